@@ -1,0 +1,64 @@
+"""Lint the SQL of a folder: `lint_sql.py FOLDER`, exit code 1 when anything is wrong.
+
+sqlfluff reads every file, squawk those under `migrations/` (locks and rewrites that would stop a live system), and
+PostgreSQL's own parser every statement and every function body, which sqlfluff sees as one opaque string. Says so when
+there is nothing to lint.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pglast
+from pglast import ast
+
+BIN = Path(sys.executable).parent
+CONFIG = Path(__file__).parent.parent / "pyproject.toml"
+POSTGRES_OLDEST = "14.0"
+
+
+def main(folder: str) -> int:
+    files = sorted(Path(folder).rglob("*.sql"))
+    if not files:
+        print(f"no .sql file under {folder}/ yet: nothing to lint")
+        return 0
+    migrations = [path for path in files if "migrations" in path.parts]
+    failed = run("sqlfluff", "lint", "--config", str(CONFIG), *map(str, files))
+    if migrations:
+        failed |= run("squawk", "--assume-in-transaction", "--pg-version", POSTGRES_OLDEST, *map(str, migrations))
+    complaints = [f"{path}: {complaint}" for path in files for complaint in parse(path.read_text())]
+    print("\n".join(complaints) or f"{len(files)} files parse as PostgreSQL, {len(migrations)} of them migrations")
+    return int(failed or bool(complaints))
+
+
+def run(tool: str, *arguments: str) -> bool:
+    """Run a linter of this environment and tell whether it complained."""
+    return subprocess.run([BIN / tool, *arguments], check=False).returncode != 0
+
+
+def parse(text: str) -> list[str]:
+    """List what PostgreSQL's parsers refuse: the file itself, or else a body in plpgsql, or else bodies in SQL."""
+    try:
+        statements = [raw.stmt for raw in pglast.parse_sql(text)]
+        pglast.parse_plpgsql(text)
+    except pglast.Error as error:
+        return [str(error)]
+    functions = [statement for statement in statements if isinstance(statement, ast.CreateFunctionStmt)]
+    return [complaint for function in functions for complaint in parse_sql_body(function)]
+
+
+def parse_sql_body(function: ast.CreateFunctionStmt) -> list[str]:
+    options = {option.defname: option.arg for option in function.options or ()}
+    if options.get("language") != ast.String("sql") or "as" not in options:
+        return []
+    try:
+        pglast.parse_sql(options["as"][0].sval)
+    except pglast.Error as error:
+        return [f"function {'.'.join(part.sval for part in function.funcname)}: {error}"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

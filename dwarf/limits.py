@@ -1,0 +1,29 @@
+"""Every limit of the workflow model, by name. Each is checked where the value enters, with an error of its own."""
+
+NAME_CHARS_MAX = 512  # task names, task URLs, workflow names and URLs
+FIELD_CHARS_MAX = 512  # names of state fields
+TASKS_MAX = 10_000  # tasks in a graph
+GRAPH_BYTES_MAX = 16 << 20
+EXPRESSION_CHARS_MAX = 16 << 10
+COHORT_DEPTH_MAX = 32  # fan-outs inside fan-outs
+SUBGRAPH_DEPTH_MAX = 1_000
+FAN_OUT_WIDTH_MAX = 1_000_000
+SLICE_BRANCHES_MAX = 1_000  # branches that one record creates
+SEQ_MAX = (1 << 20) - 1  # steps of one branch
+VALUE_BYTES_MAX = 256 << 20  # one state value, and one final state
+NESTING_MAX = 200  # lists and objects inside one another in a value: what a decoder follows at any depth of its own stack
+BAGGAGE_BYTES_MAX = 1 << 20
+ERROR_BYTES_MAX = 64 << 10
+REASON_BYTES_MAX = 4 << 10
+FAIRNESS_KEY_CHARS_MAX = 256
+FAIRNESS_WEIGHT_MAX = float(1 << 20)
+PRIORITY_MAX_MAX = 100  # the largest priority range that may be configured
+PRIORITY_MAX_DEFAULT = 5
+TIME_BUDGET_DEFAULT_MS = 120_000
+TIME_BUDGET_MIN_MS = 1
+TIME_BUDGET_MAX_MS = (1 << 31) - 1
+IDEMPOTENCY_KEY_CHARS_MAX = 256
+BATCH_CREATE_MAX = 10_000
+PAGE_ITEMS_MAX = 1_000
+PAGE_ITEMS_DEFAULT = 100
+SEARCH_CHARS_MAX = 256

@@ -1,0 +1,102 @@
+"""Any step's input and any final state, rebuilt from history alone by the functions that made them.
+
+History holds what every finished step changed; a branch's first row says where it was spawned, a fan-out source's row
+which branches it opened. That is enough: `rebuild_input` serves `step()`, forks and damaged rows, `rebuild_final_state`
+flows that were ended from outside. Documents and deltas (`dwarf.inputs`) are shortcuts to the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dwarf.changes import NOTHING, Changes
+from dwarf.errors import NotFound
+from dwarf.graph import Graph
+from dwarf.inputs import Input, branch_input, contribution, extend, join
+from dwarf.record import Via
+from dwarf.routing import Route, route_normal
+from dwarf.state import State
+from dwarf.status import StepStatus
+
+
+class HistoryRow(msgspec.Struct, kw_only=True):
+    """A finished step, as far as rebuilding goes.
+
+    `parent_branch`, `parent_seq` and `ordinal` are set on a branch's first row, `fan_first` and `fan_size` on the row of
+    a fan-out source: its branches are numbered from `fan_first`.
+    """
+
+    branch: int
+    seq: int
+    task: str
+    status: StepStatus = StepStatus.COMPLETED
+    via: Via = Via.NORMAL
+    changes: Changes = NOTHING
+    error: str = ""
+    parent_branch: int | None = None
+    parent_seq: int | None = None
+    ordinal: int | None = None
+    fan_first: int = 0
+    fan_size: int = 0
+
+
+class Rebuild:
+    """The history of one flow, with what has been rebuilt of it so far. Nests as deep as cohorts do, not as flows grow."""
+
+    def __init__(self, graph: Graph, initial: State, rows: Iterable[HistoryRow]) -> None:
+        self._graph = graph
+        self._reducers = graph.reducers
+        self._initial = initial
+        self._rows: dict[int, dict[int, HistoryRow]] = {}
+        self._spawned: dict[tuple[int, int], tuple[Input, Route]] = {}
+        self._parents: dict[int, tuple[int, int, int]] = {}
+        for row in rows:
+            self._rows.setdefault(row.branch, {})[row.seq] = row
+            if row.fan_size:
+                for ordinal in range(row.fan_size):
+                    self._parents[row.fan_first + ordinal] = (row.branch, row.seq, ordinal)
+
+    def input(self, branch: int, seq: int) -> State:
+        """Return what step (branch, seq) was, or would be, given. Raises `NotFound` when history has no way to it."""
+        return self._walk(branch, seq).state
+
+    def final_state(self) -> State:
+        """Return the state the flow has reached: all that completed steps contributed, folded in branch order."""
+        return self._walk(0, max(self._rows.get(0, {0: None})) + 1).state
+
+    def _walk(self, branch: int, seq: int) -> Input:
+        """Follow a branch from where it was spawned up to, not including, step `seq`."""
+        given = self._start(branch)
+        rows = self._rows.get(branch, {})
+        for place in range(1, seq):
+            row = rows.get(place)
+            if row is None:
+                raise NotFound(f"history has no step {place} of branch {branch}")
+            given = extend(given, row.changes, self._reducers)
+            if row.fan_size:
+                given = self._join(row, given)
+        return given
+
+    def _start(self, branch: int) -> Input:
+        if branch == 0:
+            return Input(dict(self._initial.enacted().raw_fields()))
+        try:
+            parent, parent_seq, ordinal = self._parents[branch]
+        except KeyError:
+            raise NotFound(f"history does not say where branch {branch} was spawned") from None
+        if (parent, parent_seq) not in self._spawned:
+            self._walk(parent, parent_seq + 1)
+        spawned, route = self._spawned[parent, parent_seq]
+        return branch_input(spawned, branch, route.branch(ordinal)[1])
+
+    def _join(self, row: HistoryRow, spawned: Input) -> Input:
+        route = route_normal(self._graph, row.task, spawned.state)
+        self._spawned[row.branch, row.seq] = spawned, route
+        branches = range(row.fan_first, row.fan_first + row.fan_size)
+        return join(spawned, (self._contribution(branch) for branch in branches), route.aliases, self._reducers)
+
+    def _contribution(self, branch: int) -> Changes:
+        rows = self._rows.get(branch)
+        return contribution(self._walk(branch, max(rows) + 1), self._reducers) if rows else NOTHING

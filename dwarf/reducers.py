@@ -1,0 +1,225 @@
+"""The ten reducers: how a contribution is folded into the field it is for.
+
+Folding works on the fields' JSON, and decodes only what a reducer must look into: `append` joins two lists without
+reading them. A fold of an absent field seeds it with the contribution, checked like any other. Every reducer but `add`
+over fractions is associative to the last digit, which is what lets contributions be composed before they are folded
+(`dwarf.changes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from dwarf.errors import ReducerError
+from dwarf.limits import VALUE_BYTES_MAX
+from dwarf.values import opens_with
+
+_EXACT_FLOAT = float(1 << 53)
+
+
+class Reducer(str, Enum):
+    """How contributions to a field combine; `REPLACE` is what a field without a reducer does."""
+
+    REPLACE = "replace"
+    APPEND = "append"
+    ADD = "add"
+    MIN = "min"
+    MAX = "max"
+    UNION = "union"
+    MERGE = "merge"
+    AND = "and"
+    OR = "or"
+    CONCAT = "concat"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Reducers = dict[str, str]
+_decode = msgspec.json.decode
+_encode = msgspec.json.encode
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Unfit(Exception):
+    """A value has the wrong type for the reducer; the message says which type it has."""
+
+
+def fold(field: str, reducer: str, current: Raw | None, contribution: Raw) -> Raw:
+    """Return the JSON of `field` after one contribution; `current` is None when the field is absent.
+
+    Raises `ReducerError` naming field and reducer when a value has the wrong type or the result is no JSON number.
+    """
+    combine = _COMBINE.get(reducer)
+    if combine is None:
+        raise ReducerError(f"field {field!r} has the unknown reducer {reducer!r}", field=field, reducer=reducer)
+    try:
+        folded = combine(current, contribution)
+        if len(folded) > VALUE_BYTES_MAX:
+            raise _Unfit(f"makes {len(folded)} bytes; at most {VALUE_BYTES_MAX} are allowed in one value")
+    except _Unfit as error:
+        raise ReducerError(f"reducer {reducer} of field {field!r} {error}", field=field, reducer=str(reducer)) from None
+    return folded
+
+
+def spread(reducer: str, contribution: Raw) -> Raw:
+    """Return a contribution in the form in which another may be folded onto it: for list reducers, a list."""
+    if reducer in ("append", "union") and not opens_with(contribution, b"["):
+        return Raw(b"[" + bytes(contribution) + b"]")
+    return contribution
+
+
+def is_fraction(raw: Raw | None) -> bool:
+    """Tell whether a number is written as a fraction; sums of such are not associative to the last digit."""
+    return raw is not None and any(mark in bytes(raw) for mark in b".eE")
+
+
+def _replace(_current: Raw | None, contribution: Raw) -> Raw:
+    return contribution
+
+
+def _append(current: Raw | None, contribution: Raw) -> Raw:
+    old = b"[]" if current is None else bytes(current)
+    new = bytes(contribution)
+    if not old.startswith(b"["):
+        raise _Unfit(f"needs a list to append to, not {_kind(_decode(old))}")
+    if not new.startswith(b"["):
+        new = b"[" + new + b"]"
+    head, tail = old[1:-1].strip(), new[1:-1].strip()
+    return Raw(b"[" + head + (b"," if head and tail else b"") + tail + b"]")
+
+
+def _add(current: Raw | None, contribution: Raw) -> Raw:
+    right = _number(contribution)
+    if current is None:
+        return contribution
+    left = _number(current)
+    try:
+        total = left + right
+    except OverflowError:
+        raise _Unfit(f"cannot add {_short(left)} and {_short(right)}: the sum is too large for a fraction") from None
+    if not math.isfinite(total):
+        raise _Unfit(f"overflows: {_short(left)} plus {_short(right)} is not a finite number")
+    try:
+        return Raw(_encode(total))
+    except ValueError:
+        raise _Unfit("has grown beyond the digits that a number may have") from None
+
+
+def _extreme(better: Callable[[Any, Any], bool]) -> Callable[[Raw | None, Raw], Raw]:
+    def combine(current: Raw | None, contribution: Raw) -> Raw:
+        right = _number(contribution)
+        if current is None:
+            return contribution
+        return contribution if better(right, _number(current)) else current
+
+    return combine
+
+
+def _union(current: Raw | None, contribution: Raw) -> Raw:
+    old = [] if current is None else _decode(current)
+    if not isinstance(old, list):
+        raise _Unfit(f"needs a list to unite with, not {_kind(old)}")
+    new = _decode(contribution)
+    seen = {_identity(value) for value in old}
+    fresh = []
+    for value in new if isinstance(new, list) else [new]:
+        identity = _identity(value)
+        if identity not in seen:
+            seen.add(identity)
+            fresh.append(value)
+    addition = Raw(_encode(fresh))
+    return _append(current, addition)
+
+
+def _merge(current: Raw | None, contribution: Raw) -> Raw:
+    right = _object(contribution)
+    if current is None:
+        return contribution
+    return Raw(_encode({**_object(current), **right}))
+
+
+def _logical(combine_two: Callable[[bool, bool], bool]) -> Callable[[Raw | None, Raw], Raw]:
+    def combine(current: Raw | None, contribution: Raw) -> Raw:
+        right = _typed(contribution, bool, "true or false")
+        if current is None:
+            return contribution
+        return Raw(_encode(combine_two(_typed(current, bool, "true or false"), right)))
+
+    return combine
+
+
+def _concat(current: Raw | None, contribution: Raw) -> Raw:
+    right = _typed(contribution, str, "text")
+    if current is None:
+        return contribution
+    return Raw(_encode(_typed(current, str, "text") + right))
+
+
+def _number(raw: Raw) -> int | float:
+    """Decode a number; a whole fraction below 2**53 counts as the integer it is."""
+    value = _decode(raw)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT_FLOAT else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise _Unfit(f"needs numbers, not {_kind(value)}")
+
+
+def _object(raw: Raw) -> dict[str, Raw]:
+    if not opens_with(raw, b"{"):
+        raise _Unfit(f"needs objects, not {_kind(_decode(raw))}")
+    return _members.decode(raw)
+
+
+def _typed(raw: Raw, kind: type, wanted: str) -> Any:
+    value = _decode(raw)
+    if not isinstance(value, kind):
+        raise _Unfit(f"needs {wanted}, not {_kind(value)}")
+    return value
+
+
+def _identity(value: Any) -> Any:
+    """Return a hashable stand-in that is equal for equal JSON values: 1 and 1.0 are, True and 1 are not."""
+    if isinstance(value, bool) or value is None:
+        return (value is None, value)
+    if isinstance(value, dict):
+        return ("object", frozenset((key, _identity(inner)) for key, inner in value.items()))
+    if isinstance(value, list):
+        return ("list", tuple(_identity(inner) for inner in value))
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    kinds = {int: "a number", float: "a number", str: "text", list: "a list", dict: "an object", type(None): "null"}
+    return f"{kinds[type(value)]} ({_short(value)})"
+
+
+def _short(value: Any) -> str:
+    try:
+        text = _encode(value).decode()
+    except ValueError:
+        return "a huge number"
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+_COMBINE: dict[str, Callable[[Raw | None, Raw], Raw]] = {
+    "replace": _replace,
+    "append": _append,
+    "add": _add,
+    "min": _extreme(lambda new, old: new < old),
+    "max": _extreme(lambda new, old: new > old),
+    "union": _union,
+    "merge": _merge,
+    "and": _logical(lambda left, right: left and right),
+    "or": _logical(lambda left, right: left or right),
+    "concat": _concat,
+}

@@ -1,0 +1,1 @@
+"""Examples: small applications that show what graphs can do."""
