@@ -3,17 +3,18 @@
 #   make test     every test, on all cores         ARGS="-k graph" narrows it, JOBS=1 uses one core
 #   make check    format, lint, types, import rules, SQL lint, packaging: with `make test`, exactly what CI runs
 #   make format   puts the code into the format that `make check` asks for
-#   make demo     runs an example graph
+#   make demo     draws an example graph and runs it in memory
 #   make bench    runs the benchmarks
 #   make build    makes the wheel and the source archive in dist/
 #   make clean    removes everything that these targets made
 #
-# PYTHON=/path/to/python chooses the interpreter of a new `.venv`.
+#   PYTHON=/path/to/python chooses the interpreter of a new .venv
 
 SHELL := /bin/sh
 BIN := .venv/bin
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
+DEMO_STATE := {"lines": [{"sku": "A1", "price": 20, "count": 2}, {"sku": "B2", "price": 5}]}
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -30,7 +31,8 @@ install: .venv/installed
 	  [ -n "$$python" ] || continue; \
 	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	    echo "making .venv with $$("$$python" --version)"; \
-	    exec "$$python" -m venv .venv; \
+	    "$$python" -m venv .venv || { rm -rf .venv; exit 1; }; \
+	    exit 0; \
 	  fi; \
 	  [ "$$python" != "$(PYTHON)" ] || { echo "error: PYTHON=$(PYTHON) is not Python 3.11 or newer with its venv module" >&2; exit 1; }; \
 	done; \
@@ -69,14 +71,15 @@ check-sql: .venv/installed
 
 check-packaging: .venv/installed
 	@echo "== packaging"
-	@$(BIN)/python -m pytest -q tests/packaging tests/tidy
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup tests/packaging tests/tidy
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
 demo: .venv/installed
-	@$(BIN)/dwarf graph simulate examples.checkout:graph
+	$(BIN)/dwarf graph render examples.checkout:app:checkout
+	$(BIN)/dwarf graph simulate examples.checkout:app:checkout --state '$(DEMO_STATE)'
 
 bench: .venv/installed
 	@for file in bench/[a-z]*.py; do name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "bench.$$name" $(ARGS) || exit 1; done

@@ -11,11 +11,12 @@ Stored form: the object of written fields, or, when fields were overwritten, `[o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+
 import msgspec
 from msgspec import Raw
 
 from dwarf import reducers as _reducers
-from dwarf.values import EMPTY_OBJECT, Fields, decode_fields, is_null
+from dwarf.values import EMPTY_OBJECT, Fields, decode_fields, is_null, opens_with
 
 _encode = msgspec.json.encode
 _overwriting = msgspec.json.Decoder(tuple[Fields, list[str]])
@@ -31,11 +32,12 @@ class Changes(msgspec.Struct, frozen=True, eq=False):
         return bool(self.fields)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Changes) and self.encode() == other.encode()
+        return isinstance(other, Changes) and self.fields == other.fields and self.overwrites == other.overwrites
 
     __hash__ = None  # type: ignore[assignment]
 
     def encode(self) -> bytes:
+        """Return the stored form."""
         if not self.fields:
             return EMPTY_OBJECT
         return _encode([self.fields, sorted(self.overwrites)] if self.overwrites else self.fields)
@@ -45,7 +47,7 @@ class Changes(msgspec.Struct, frozen=True, eq=False):
         """Read the stored form; None, and no bytes at all, are no change."""
         if not data:
             return NOTHING
-        if memoryview(data)[:1] == b"[":
+        if opens_with(data, b"["):
             fields, names = _overwriting.decode(data)
             return cls(fields, frozenset(names))
         fields = decode_fields(data)
@@ -84,25 +86,20 @@ def compose(first: Changes, second: Changes, reducers: Mapping[str, str]) -> Cha
     fields, overwrites = dict(first.fields), set(first.overwrites)
     for field, raw in second.fields.items():
         before = fields.get(field)
-        if field not in reducers or reducers[field] == "replace" or field in second.overwrites or is_null(raw):
+        reducer = reducers.get(field, "replace")
+        if reducer == "replace" or is_null(raw):
             fields[field] = raw
             overwrites.discard(field)
-            if field in second.overwrites and field in reducers:
-                overwrites.add(field)
+        elif field in second.overwrites:
+            fields[field] = raw
+            overwrites.add(field)
         elif before is None:
             fields[field] = raw
+        elif field in overwrites:  # a whole value, folded into as a state is
+            fields[field] = _reducers.fold(field, reducer, before, raw)
         elif is_null(before):  # cleared, then seeded: what was there before the delete must not come back
-            fields[field] = _reducers.fold(field, reducers[field], None, raw)
+            fields[field] = _reducers.fold(field, reducer, None, raw)
             overwrites.add(field)
-        else:
-            if field not in overwrites:
-                before = _reducers.spread(reducers[field], before)
-            fields[field] = _reducers.fold(field, reducers[field], before, raw)
+        else:  # a contribution takes the form of a whole value first: an element becomes a list, which more can follow
+            fields[field] = _reducers.fold(field, reducer, _reducers.fold(field, reducer, None, before), raw)
     return Changes(fields, frozenset(overwrites))
-
-
-def compose_all(parts: Iterable[Changes], reducers: Mapping[str, str]) -> Changes:
-    total = NOTHING
-    for part in parts:
-        total = compose(total, part, reducers)
-    return total

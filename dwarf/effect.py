@@ -6,6 +6,7 @@ onError handler reads it. Nothing here knows the graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -77,14 +78,11 @@ def failure_of(error: BaseException) -> Failure:
 
     Never raises: a status that is no HTTP status counts as 500, a property that JSON cannot hold becomes its text.
     """
-    status = getattr(error, "status", 500)
+    status = _attribute(error, "status")
     if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 999:
         status = 500
-    try:
-        text = str(error)
-    except Exception as broken:
-        text = f"{type(error).__name__} whose text cannot be made: {type(broken).__name__}"
-    return Failure(clean_error(text or type(error).__name__), status, _properties(getattr(error, "properties", None)))
+    text = _text_of(error, str) or type(error).__name__
+    return Failure(clean_error(text), int(status), _properties(_attribute(error, "properties")))
 
 
 def engine_failure(text: str, status: int = 500) -> Failure:
@@ -97,9 +95,24 @@ def _properties(given: object) -> dict[str, Raw]:
         return {}
     properties = {}
     for name, value in given.items():
-        key = clean_error(str(name))
+        key = clean_error(_text_of(name, str))
         try:
             properties[key] = encode(value, key)
         except StateValueError:
-            properties[key] = Raw(msgspec.json.encode(clean_error(repr(value))))
+            properties[key] = Raw(msgspec.json.encode(clean_error(_text_of(value, repr))))
     return properties
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
+
+
+def _text_of(thing: object, make: Callable[[object], str]) -> str:
+    """Return `str` or `repr` of anything, whatever its class makes of them."""
+    try:
+        return make(thing)
+    except Exception as broken:
+        return f"{type(thing).__name__} whose text cannot be made: {type(broken).__name__}"

@@ -14,18 +14,18 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Raw
 
-from dwarf.changes import Changes
-from dwarf.durations import seconds_of
+from dwarf.changes import NOTHING, Changes
+from dwarf.durations import Duration, seconds_of
 from dwarf.effect import Effect, Failure, Interrupt, RetryAfter, Subgraph, engine_failure
 from dwarf.errors import DwarfError, InvalidArgument, SignalError, SubgraphError
 from dwarf.names import check_text
-from dwarf.retry import Backoff, Duration
-from dwarf.state import State, TypedReads, canonical, parse_as
-from dwarf.values import NULL, Fields, check_field_name, encode, encode_object, is_null, parse_object, raw_json
+from dwarf.retry import Backoff
+from dwarf.state import State, TypedReads, canonical, decode_as, parse_as
+from dwarf.values import EMPTY_OBJECT, NULL, Fields, check_field_name, decode_fields, encode, encode_fields, encode_object, raw_json
 
 T = TypeVar("T")
 
-_EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 class Parked(BaseException):
@@ -55,7 +55,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     `resume` is the JSON object a resume brought, `result` a child's final state, `child_error` a failed child's text.
     """
 
-    changes: Changes = Changes()
+    changes: Changes = NOTHING
     resume: bytes | None = None
     result: bytes | None = None
     child_error: str | None = None
@@ -76,8 +76,17 @@ class Flag:
         self._set = True
 
 
+_NOBODY = Identity()
+_NO_PAST = Past()
+_NO_BAGGAGE = State.of({})
+
+
 class Flow(TypedReads):
-    """One run of one step: its state, its identity, its control signals."""
+    """One run of one step: its state, its identity, its control signals.
+
+    `cancelled` is an event that is set when the flow is cancelled or the run's time is up, `resources` what the App's
+    lifespan gave.
+    """
 
     __slots__ = (
         "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_overwrites", "_park", "_past",
@@ -95,12 +104,12 @@ class Flow(TypedReads):
     ) -> None:
         """Take a step's input. `clock` gives the database's present time, for retry horizons."""
         self._fields: Fields = (state if isinstance(state, State) else State(state)).raw_fields()
-        self._identity = identity or Identity()
-        self._past = past or Past()
-        self._baggage = baggage or State.of({})
+        self._identity = identity or _NOBODY
+        self._past = past = past or _NO_PAST
+        self._baggage = _NO_BAGGAGE if baggage is None else baggage
         self._clock = clock
-        self._writes: Fields = dict(self._past.changes.fields)
-        self._overwrites = set(self._past.changes.overwrites)
+        self._writes: Fields = dict(past.changes.fields)
+        self._overwrites = set(past.changes.overwrites)
         self._goto = ""
         self._retry: RetryAfter | None = None
         self._park: Interrupt | Subgraph | None = None
@@ -113,18 +122,20 @@ class Flow(TypedReads):
 
     # State: reads
 
-    def _raw(self, key: str) -> Raw | None:
+    def raw(self, key: str) -> Raw | None:
+        """Return a field's JSON as it reads now: null when it was deleted, None when it was never there."""
         raw = self._writes.get(key)
         return self._fields.get(key) if raw is None else raw
 
     def __getitem__(self, key: str) -> Any:
-        raw = self._raw(key)
-        if raw is None or is_null(raw):
+        raw = self.raw(key)
+        if raw is None or raw == NULL:
             raise KeyError(key)
-        return msgspec.json.decode(raw)
+        return decode_as(key, raw, Any)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and not is_null(self._raw(key))
+        raw = self.raw(key)  # type: ignore[arg-type] # whatever is no text is no field
+        return raw is not None and raw != NULL
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.snapshot())
@@ -142,27 +153,27 @@ class Flow(TypedReads):
     def set(self, key: str, value: Any) -> None:
         """Write a field: this step's contribution to it. None deletes. Raises `StateValueError` naming the path."""
         check_field_name(key, "the state")
-        self._write(key, NULL if value is None else encode(value, key))
+        self._writes[key] = NULL if value is None else encode(value, key)
+        self._overwrites.discard(key)
 
     __setitem__ = set
 
     def set_json(self, key: str, data: bytes | str) -> None:
         """Write a field whose JSON you already have; it is stored as it is once it has been checked."""
         check_field_name(key, "the state")
-        self._write(key, raw_json(data))
+        self._write(key, raw_json(data, key))
 
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Write several fields; when one of them cannot be stored, none is written."""
-        if not isinstance(values, Mapping):
-            raise InvalidArgument(f"update takes a mapping of fields, not {type(values).__name__}")
-        encoded = {check_field_name(key, "the state"): NULL if value is None else encode(value, key) for key, value in values.items()}
-        for key, raw in encoded.items():
-            self._write(key, raw)
+    def update(self, values: Any) -> None:
+        """Write the fields of a mapping, a Struct or a dataclass; None deletes, `msgspec.UNSET` is skipped.
+
+        When one of them cannot be stored, none is written.
+        """
+        self.write_all(encode_fields(values, "update"))
 
     def overwrite(self, key: str, value: Any) -> None:
         """Replace what was accumulated in a reduced field instead of contributing to it."""
         self.set(key, value)
-        if value is not None:
+        if self._writes[key] != NULL:
             self._overwrites.add(key)
 
     def delete(self, *keys: str) -> None:
@@ -181,12 +192,15 @@ class Flow(TypedReads):
 
     def set_changes(self, view: Any, snapshot: State) -> None:
         """Write those fields of `view` (a Struct, dataclass or mapping) that differ from `snapshot`; leave all others."""
-        now = parse_object(encode_object(view, "the view"), "the view")
         before = snapshot.raw_fields()
-        for key, raw in now.items():
-            old = before.get(key)
-            if is_null(raw) if is_null(old) else old is not None and canonical({key: raw}) == canonical({key: old}):
-                continue
+        for key, raw in encode_fields(view, "set_changes").items():
+            old = before.get(key, NULL)
+            if raw != old and canonical({key: raw}) != canonical({key: old}):
+                self._write(key, raw)
+
+    def write_all(self, fields: Fields) -> None:
+        """Write fields that are encoded and checked."""
+        for key, raw in fields.items():
             self._write(key, raw)
 
     def _write(self, key: str, raw: Raw) -> None:
@@ -203,21 +217,20 @@ class Flow(TypedReads):
         """Keep the next step, or the next attempt, from starting before `duration` has passed. The last call counts."""
         self._sleep = max(seconds_of(duration, "a sleep"), 0.0)
 
-    def retry(
-        self, initial_delay: Duration, multiplier: float = 2.0, max_delay: Duration = 0, give_up_after: Duration = 0
-    ) -> bool:
+    def retry(self, initial_delay: Duration, multiplier: float = 2.0, max_delay: Duration = 0, give_up_after: Duration = 0) -> bool:
         """Ask for another attempt of this step and return True, or False when it would start past `give_up_after`.
 
         Waits `initial_delay * multiplier ** attempt`, at most `max_delay` (0: no limit). Writes made so far are kept.
+        The last call counts: a refusal takes an earlier request back.
         """
         return self.retry_by(Backoff.of(initial_delay, multiplier, max_delay, give_up_after))
 
     def retry_by(self, backoff: Backoff) -> bool:
+        """Ask for another attempt as `retry` does."""
         age = (self._clock() - self.step_created_at).total_seconds() if self._clock else 0.0
-        if not backoff.grants(self.attempt, age=age):
-            return False
-        self._retry = RetryAfter(backoff.delay(self.attempt))
-        return True
+        granted = backoff.grants(self.attempt, age=age)
+        self._retry = RetryAfter(backoff.delay(self.attempt)) if granted else None
+        return granted
 
     def interrupt(self, payload: Any = None, *, type: Any = Any) -> Any:
         """Wait for someone: leave the task now, and return what `resume` brought when it runs again.
@@ -226,11 +239,10 @@ class Flow(TypedReads):
         otherwise, is the same at every later call of the run.
         """
         if self._past.resume is not None:
-            return self._answer(self._past.resume, type)
+            return self._answer(self._past.resume, type, "the resume data")
         if self._past.result is not None or self._past.child_error is not None:
             self._violate("interrupt was called in a step whose subgraph call is already resolved")
-        armed = Interrupt(encode_object(payload, "an interrupt payload"))
-        self._arm(armed)
+        self._arm(Interrupt(encode_object(payload, "an interrupt payload")))
 
     def subgraph(self, url: str, input: Any = None, *, type: Any = Any) -> Any:
         """Run the graph at `url` as a child flow: leave the task now, and return the child's final state afterwards.
@@ -247,14 +259,14 @@ class Flow(TypedReads):
                 self._violate("subgraph was called a second time in a step whose call is already resolved")
             if past.child_error is not None:
                 raise SubgraphError(past.child_error)
-            return self._answer(past.result, type)
+            return self._answer(past.result, type, "the child's final state")
         if not check_text("a subgraph URL", url):
             raise InvalidArgument("a subgraph call needs the URL of a graph")
         self._arm(Subgraph(url, encode_object(input, "a subgraph's input")))
 
-    def _answer(self, data: bytes | None, kind: Any) -> Any:
-        fields = parse_object(data, "the answer")
-        return dict(State.of(fields)) if kind is Any else parse_as(fields, kind)
+    def _answer(self, data: bytes | None, kind: Any, what: str) -> Any:
+        given = data if data and data != b"null" else EMPTY_OBJECT
+        return msgspec.json.decode(given) if kind is Any else parse_as(decode_fields(given), kind, what)
 
     def _arm(self, park: Interrupt | Subgraph) -> NoReturn:
         if self._park is not None:
@@ -267,11 +279,11 @@ class Flow(TypedReads):
         raise SignalError(self._violation.text)
 
     def effect(self, failure: Failure | None = None) -> Effect:
-        """Return what this run did; `failure` when the task raised."""
+        """Return what this run did; `failure` when the task raised. What a task leaves running can change it no more."""
         failure = self._violation or failure
         if failure is not None:
             return Effect(failure=failure)
-        changes = Changes(self._writes, frozenset(self._overwrites))
+        changes = Changes(self._writes.copy(), frozenset(self._overwrites)) if self._writes else NOTHING
         return Effect(changes, self._goto, self._retry, self._park, self._sleep)
 
     # Identity and time

@@ -7,19 +7,22 @@ to be wrong at once (a name, a field, a condition); `validate()` checks the stru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import msgspec
 
-from dwarf.errors import GraphError
+from dwarf.errors import ExpressionError, GraphError
 from dwarf.expression import Expression
 from dwarf.limits import TASKS_MAX
-from dwarf.names import check_field, check_text
+from dwarf.names import check_field, check_name, check_text, shown
 from dwarf.reducers import Reducer
 
 END = "END"
 ALIAS_DEFAULT = "item"
+
+T = TypeVar("T")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -54,30 +57,33 @@ class Transition(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         marks = [
-            f" forEach {self.for_each}" if self.for_each else "",
+            f" forEach {shown(self.for_each)}" if self.for_each else "",
             " switch" if self.switch else "",
-            f" when {self.when!r}" if self.when else "",
+            f" when {shown(self.when)}" if self.when else "",
             " goto" if self.goto else "",
             " onError" if self.on_error else "",
         ]
-        return f"{self.source} -> {self.target}{''.join(marks)}"
+        return f"{shown(self.source)} -> {shown(self.target)}{''.join(marks)}"
 
 
 class Graph:
     """A workflow: tasks in order of first mention, transitions in order of registration, reducers by field.
 
-    All `set_*` and `add_*` methods return the graph, so calls chain, and raise `GraphError` for what is wrong at once.
+    All `set_*` and `add_*` methods return the graph, so calls chain. They raise `GraphError` for what is wrong at once,
+    and then leave the graph as it was. Lists and dicts that a graph returns are copies.
     """
 
-    __slots__ = ("_derived", "_entry", "_fan_ins", "_name", "_reducers", "_transitions", "_urls")
+    __slots__ = ("_derived", "_entry", "_fan_ins", "_name", "_reducers", "_repeated", "_scheduler", "_transitions", "_urls")
 
     def __init__(self, name: str = "") -> None:
         self._name = check_text("the graph's name", name)
         self._entry = ""
         self._urls: dict[str, str] = {}
+        self._repeated: list[Task] = []
         self._transitions: list[Transition] = []
         self._fan_ins: dict[str, None] = {}
         self._reducers: dict[str, Reducer] = {}
+        self._scheduler = ""
         self._derived: dict[str, Any] = {}
 
     @classmethod
@@ -87,14 +93,20 @@ class Graph:
         name: str,
         entry_point: str,
         urls: dict[str, str],
-        transitions: list[Transition],
-        fan_ins: list[str],
+        transitions: Iterable[Transition],
+        fan_ins: Iterable[str],
         reducers: dict[str, Reducer],
+        repeated: Iterable[Task] = (),
+        scheduler: str = "",
     ) -> Graph:
-        """Put a graph together from its parts without any check; `validate` has the last word on it."""
+        """Put a graph together from its parts without any check; `validate` has the last word on it.
+
+        `repeated` are tasks whose name another task has already; validation refuses them.
+        """
         graph = cls()
-        graph._name, graph._entry = name, entry_point
-        graph._urls, graph._transitions = dict(urls), list(transitions)
+        graph._name, graph._entry, graph._scheduler = name, entry_point, scheduler
+        graph._urls, graph._repeated = dict(urls), list(repeated)
+        graph._transitions = list(transitions)
         graph._fan_ins, graph._reducers = dict.fromkeys(fan_ins), dict(reducers)
         return graph
 
@@ -110,7 +122,8 @@ class Graph:
 
     @property
     def tasks(self) -> list[Task]:
-        return [Task(name, url, name in self._fan_ins) for name, url in self._urls.items()]
+        """The tasks, last those of an import whose name is taken."""
+        return [Task(name, url, name in self._fan_ins) for name, url in self._urls.items()] + self._repeated
 
     @property
     def transitions(self) -> list[Transition]:
@@ -125,6 +138,11 @@ class Graph:
         """Every name marked as a fan-in, also one that is no task (validation refuses that)."""
         return list(self._fan_ins)
 
+    @property
+    def scheduler(self) -> str:
+        """The scheduler that the graph asks for; empty for the engine's own."""
+        return self._scheduler
+
     def __contains__(self, task: object) -> bool:
         return task in self._urls
 
@@ -132,102 +150,95 @@ class Graph:
         return iter(self._urls)
 
     def __repr__(self) -> str:
-        return f"<Graph {self._name!r}: {len(self._urls)} tasks, {len(self._transitions)} transitions>"
+        return f"<Graph {shown(self._name)}: {len(self._urls)} tasks, {len(self._transitions)} transitions>"
 
     def url_of(self, task: str) -> str:
-        """Return the task URL that the node `task` calls; `GraphError` for an unknown name."""
-        try:
-            return self._urls[task]
-        except KeyError:
-            raise GraphError(
-                f"graph {self._name!r} has no task {task!r}", graph=self._name, rule="unknown-task", place=task
-            ) from None
+        """Return the task URL that the node `task` calls; `END` stands for itself. `GraphError` for an unknown name."""
+        if task == END:
+            return END
+        if not isinstance(task, str) or task not in self._urls:
+            raise self._refusal("unknown-task", f"{shown(task)} is no task of the graph", place=str(task))
+        return self._urls[task]
 
     def is_fan_in(self, task: str) -> bool:
         return task in self._fan_ins
 
     def is_fan_out_source(self, task: str) -> bool:
         """True when leaving `task` starts a cohort: a forEach edge, or two or more plain and when edges."""
-        plain = 0
-        for edge in self.edges_from(task):
-            if edge.for_each:
-                return True
-            plain += edge.fires_by_itself and not edge.switch
-        return plain > 1
+        return task in self.derived("sources", _fan_out_sources)
 
     def edges_from(self, task: str) -> list[Transition]:
         """Return the transitions that leave `task`, in order of registration."""
-        edges = self._derived.get("edges")
-        if edges is None:
-            edges = {}
-            for edge in self._transitions:
-                edges.setdefault(edge.source, []).append(edge)
-            self._derived["edges"] = edges
-        return list(edges.get(task, ()))
+        return list(self.derived("edges", _edges_by_source).get(task, ()))
 
-    def derived(self, key: str, build: Any) -> Any:
+    def derived(self, key: str, build: Callable[[Graph], T]) -> T:
         """Return what `build(graph)` made of this graph, building it once; any later change of the graph forgets it."""
-        if key not in self._derived:
-            self._derived[key] = build(self)
-        return self._derived[key]
+        try:
+            made: T = self._derived[key]
+        except KeyError:
+            made = self._derived[key] = build(self)
+        return made
 
     # Building
 
     def set_url(self, task: str, url: str) -> Graph:
         """Bind node `task` to a task URL; the first node of a graph becomes its entry point. `END` is left alone."""
-        check_text("a task name", task, graph=self._name)
-        check_text("a task URL", url, graph=self._name)
-        if task != END:
-            self._register(task, url)
-            self._urls[task] = url
-            self._derived.clear()
-        return self
+        check_name("a task's name", task, graph=self._name)
+        check_text(f"the URL of task {shown(task)}", url, graph=self._name)
+        if task == END:
+            return self
+        self._register(task)
+        self._urls[task] = url
+        return self._changed()
 
     def set_entry_point(self, task: str) -> Graph:
+        """Start at `task`. Registers nothing; validation checks the name."""
         self._entry = check_text("the entry point", task, graph=self._name)
-        self._derived.clear()
-        return self
+        return self._changed()
 
     def set_fan_in(self, task: str) -> Graph:
         """Mark `task` as the place where a fan-out converges. Registers nothing; validation checks the name."""
         self._fan_ins[check_text("a fan-in", task, graph=self._name)] = None
-        self._derived.clear()
-        return self
+        return self._changed()
 
     def set_reducer(self, field: str, reducer: Reducer | str) -> Graph:
-        """Combine contributions to `field` with `reducer`, one of `Reducer` or its name."""
+        """Combine contributions to `field` with `reducer`, one of `Reducer` or its name; the last call for a field counts."""
         check_field("a reducer's field", field, graph=self._name)
         try:
             self._reducers[field] = Reducer(reducer)
         except ValueError:
             known = ", ".join(Reducer)
-            raise GraphError(
-                f"graph {self._name!r}: {reducer!r} is no reducer for field {field!r}; the reducers are {known}",
-                graph=self._name, rule="unknown-reducer", place=field,
-            ) from None
-        self._derived.clear()
-        return self
+            fault = f"{shown(reducer)} is no reducer for field {shown(field)}; the reducers are {known}"
+            raise self._refusal("unknown-reducer", fault, place=field) from None
+        return self._changed()
+
+    def set_scheduler(self, scheduler: str) -> Graph:
+        """Ask for a scheduler: default, chain, batch, adaptive, or a registered name; the empty name asks for none."""
+        self._scheduler = check_text("the scheduler", scheduler, graph=self._name)
+        return self._changed()
 
     def add_transition(self, source: str, target: str) -> Graph:
+        """Go on to `target` unconditionally. Several plain and when edges from one source fan out."""
         return self._add(Transition(source, target))
 
     def add_transition_when(self, source: str, target: str, when: str) -> Graph:
         """Fire when the condition holds. Several matching plain and when edges fan out."""
-        return self._add(Transition(source, target, when=self._condition(when)))
+        return self._add(Transition(source, target, when=self._condition(source, target, when)))
 
     def add_transition_switch(self, source: str, target: str, when: str) -> Graph:
         """Add an arm to the switch of `source`: the first arm whose condition holds fires, in order of registration."""
-        return self._add(Transition(source, target, when=self._condition(when), switch=True))
+        return self._add(Transition(source, target, when=self._condition(source, target, when), switch=True))
 
     def add_transition_fan_out(self, source: str, *targets: str) -> Graph:
-        for target in targets:
-            self.add_transition(source, target)
-        return self
+        """Add a plain edge from `source` to each target."""
+        check_name("a task's name", source, graph=self._name)
+        return self._add(*(Transition(source, target) for target in targets))
 
     def add_transition_chain(self, *tasks: str) -> Graph:
-        for source, target in zip(tasks, tasks[1:], strict=False):
-            self.add_transition(source, target)
-        return self
+        """Add a plain edge from each task to the next; fewer than two tasks make none."""
+        for task in tasks:
+            check_name("a task's name", task, graph=self._name)
+        return self._add(*(Transition(source, target) for source, target in pairwise(tasks)))
 
     def add_transition_for_each(self, source: str, target: str, field: str, alias: str = ALIAS_DEFAULT) -> Graph:
         """Run `target` once per element of the list in `field`.
@@ -235,7 +246,7 @@ class Graph:
         A branch reads its element as `alias`, its place (from 0) as `<alias>Index` and their number as `<alias>Count`.
         """
         check_field("a forEach field", field, graph=self._name)
-        alias = check_field("a forEach alias", alias or ALIAS_DEFAULT, graph=self._name)
+        alias = check_field("a forEach alias", ALIAS_DEFAULT if alias == "" else alias, graph=self._name)
         return self._add(Transition(source, target, for_each=field, alias=alias))
 
     def add_transition_goto(self, source: str, target: str) -> Graph:
@@ -246,34 +257,35 @@ class Graph:
         """Run `target` next when the task at `source` raises; it reads the error as the field `onErr`."""
         return self._add(Transition(source, target, on_error=True))
 
-    def _condition(self, text: str) -> str:
+    def _condition(self, source: str, target: str, text: str) -> str:
         try:
-            Expression(text)
-        except GraphError as error:
-            error.graph = self._name
-            raise
-        return text
+            return Expression(text).text
+        except ExpressionError as error:
+            place = f"{shown(source)} -> {shown(target)}"
+            refusal = ExpressionError(f"graph {shown(self._name)}: the condition of {place}: {error}", text=error.text, rule=error.rule)
+            refusal.offset, refusal.graph, refusal.place = error.offset, self._name, place
+            raise refusal from None
 
-    def _add(self, edge: Transition) -> Graph:
-        for end in (edge.source, edge.target):
-            check_text("a task name", end, graph=self._name)
-        for end in (edge.source, edge.target):
-            if end not in (END, ""):
-                self._register(end, end)
-        self._transitions.append(edge)
+    def _add(self, *edges: Transition) -> Graph:
+        ends = [check_name("a task's name", end, graph=self._name) for edge in edges for end in (edge.source, edge.target)]
+        self._register(*(end for end in ends if end != END))
+        self._transitions.extend(edges)
+        return self._changed()
+
+    def _register(self, *tasks: str) -> None:
+        new = [task for task in dict.fromkeys(tasks) if task not in self._urls]
+        if new and len(self._urls) + len(new) > TASKS_MAX:
+            raise self._refusal("too-many-tasks", f"no more than {TASKS_MAX} tasks are allowed", place=new[-1])
+        self._urls.update((task, task) for task in new)
+        if new and not self._entry:
+            self._entry = new[0]
+
+    def _changed(self) -> Graph:
         self._derived.clear()
         return self
 
-    def _register(self, task: str, url: str) -> None:
-        if task in self._urls:
-            return
-        if len(self._urls) >= TASKS_MAX:
-            raise GraphError(
-                f"graph {self._name!r} has {TASKS_MAX} tasks; no more are allowed",
-                graph=self._name, rule="too-many-tasks", place=task,
-            )
-        self._urls[task] = url
-        self._entry = self._entry or task
+    def _refusal(self, rule: str, fault: str, *, place: str) -> GraphError:
+        return GraphError(f"graph {shown(self._name)}: {fault}", graph=self._name, rule=rule, place=place)
 
     # Forms
 
@@ -307,3 +319,19 @@ class Graph:
         from dwarf.svg import render
 
         return render(self)
+
+
+def _edges_by_source(graph: Graph) -> dict[str, list[Transition]]:
+    edges: dict[str, list[Transition]] = {}
+    for edge in graph.transitions:
+        edges.setdefault(edge.source, []).append(edge)
+    return edges
+
+
+def _fan_out_sources(graph: Graph) -> set[str]:
+    """Return the tasks that a forEach edge, or two or more plain and when edges leave."""
+    count: dict[str, int] = {}
+    for edge in graph.transitions:
+        if edge.fires_by_itself and not edge.switch:
+            count[edge.source] = count.get(edge.source, 0) + (2 if edge.for_each else 1)
+    return {task for task, edges in count.items() if edges > 1}

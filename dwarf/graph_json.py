@@ -1,7 +1,16 @@
 """Graphs as JSON, both ways.
 
-Reading is lenient about structure (validation judges that) and strict about form: malformed JSON and wrong types raise.
-Unknown members are ignored; a fan-in mark on a name that is no task has no place in the form and is lost.
+    {"name": …, "entryPoint": …,
+     "tasks": [{"name": …, "url": …, "fanIn": true}, …],
+     "transitions": [{"from": …, "to": …, "when": …, "withGoto": true, "forEach": …, "as": …, "onError": true, "switch": true}, …],
+     "reducers": {field: reducer, …}, "scheduler": …}
+
+Members that are empty or false are left out, but for entryPoint, tasks, transitions, and a task's and a transition's names.
+Reading is lenient about structure (validation judges that) and strict about form: malformed JSON and wrong types raise. A
+member that is missing or null counts as empty, an unknown one is ignored, and of one that is given twice the last counts.
+
+Three things do not survive: a fan-in mark on a name that is no task has no place in the form and is lost; a task without a
+URL, which validation refuses, is read as one whose URL is its name; an alias that is missing is read as `item`.
 """
 
 from __future__ import annotations
@@ -11,82 +20,119 @@ from typing import Any
 import msgspec
 
 from dwarf.errors import GraphError
-from dwarf.graph import ALIAS_DEFAULT, Graph, Transition
+from dwarf.graph import ALIAS_DEFAULT, Graph, Task, Transition
 from dwarf.limits import GRAPH_BYTES_MAX
 from dwarf.reducers import Reducer
 
 
-class _Task(msgspec.Struct, omit_defaults=True):
-    name: str
+class _Task(msgspec.Struct):
+    name: str = ""
     url: str | None = None
-    fan_in: bool = msgspec.field(default=False, name="fanIn")
+    fan_in: bool | None = msgspec.field(default=None, name="fanIn")
 
 
-class _Edge(msgspec.Struct, omit_defaults=True, rename="camel"):
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    when: str = ""
-    with_goto: bool = False
-    for_each: str = ""
-    alias: str = msgspec.field(default="", name="as")
-    on_error: bool = False
-    switch: bool = False
+class _Edge(msgspec.Struct, rename="camel"):
+    source: str = msgspec.field(default="", name="from")
+    target: str = msgspec.field(default="", name="to")
+    when: str | None = None
+    with_goto: bool | None = None
+    for_each: str | None = None
+    alias: str | None = msgspec.field(default=None, name="as")
+    on_error: bool | None = None
+    switch: bool | None = None
 
 
 class _Form(msgspec.Struct, rename="camel"):
-    name: str | msgspec.UnsetType = msgspec.UNSET
-    entry_point: str = ""
-    tasks: list[_Task] = []
-    transitions: list[_Edge] = []
-    reducers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    name: str | None = None
+    entry_point: str | None = None
+    tasks: list[_Task] | None = None
+    transitions: list[_Edge] | None = None
+    reducers: dict[str, str] | None = None
+    scheduler: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Form)
+_encode = msgspec.json.Encoder().encode
 
 
 def to_json(graph: Graph) -> bytes:
-    """Return the graph's JSON; the same graph gives the same bytes."""
-    form = _Form(
-        name=graph.name or msgspec.UNSET,
-        entry_point=graph.entry_point,
-        tasks=[_Task(task.name, task.url, task.fan_in) for task in graph.tasks],
-        transitions=[
-            _Edge(edge.source, edge.target, edge.when, edge.goto, edge.for_each, edge.alias, edge.on_error, edge.switch)
-            for edge in graph.transitions
-        ],
-        reducers={field: str(reducer) for field, reducer in graph.reducers.items()} or msgspec.UNSET,
-    )
-    return msgspec.json.encode(form)
+    """Return the graph's JSON; the same graph gives the same bytes, in whatever order its reducers were set."""
+    form: dict[str, Any] = {
+        "name": graph.name,
+        "entryPoint": graph.entry_point,
+        "tasks": [_some({"name": task.name, "url": task.url, "fanIn": task.fan_in}, "name") for task in graph.tasks],
+        "transitions": [_some(_edge(edge), "from", "to") for edge in graph.transitions],
+        "reducers": {field: str(reducer) for field, reducer in sorted(graph.reducers.items())},
+        "scheduler": graph.scheduler,
+    }
+    return _encode(_some(form, "entryPoint", "tasks", "transitions"))
+
+
+def _edge(edge: Transition) -> dict[str, Any]:
+    return {
+        "from": edge.source,
+        "to": edge.target,
+        "when": edge.when,
+        "withGoto": edge.goto,
+        "forEach": edge.for_each,
+        "as": edge.alias,
+        "onError": edge.on_error,
+        "switch": edge.switch,
+    }
+
+
+def _some(members: dict[str, Any], *always: str) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value or name in always}
 
 
 def from_json(data: bytes | str) -> Graph:
     """Read a graph. Raises `GraphError` when the text is no JSON, has a wrong type, or is over the size limit."""
+    form = _read(data)
+    urls: dict[str, str] = {}
+    repeated: list[Task] = []
+    for task in form.tasks or ():
+        url = task.url or task.name
+        if task.name in urls:
+            repeated.append(Task(task.name, url, bool(task.fan_in)))
+        else:
+            urls[task.name] = url
+    return Graph.assemble(
+        name=form.name or "",
+        entry_point=form.entry_point or "",
+        urls=urls,
+        repeated=repeated,
+        transitions=[_transition(edge) for edge in form.transitions or ()],
+        fan_ins=[task.name for task in form.tasks or () if task.fan_in],
+        reducers={field: _REDUCERS.get(name, name) for field, name in (form.reducers or {}).items()},
+        scheduler=form.scheduler or "",
+    )
+
+
+def _read(data: object) -> _Form:
     if not isinstance(data, bytes | bytearray | memoryview | str):
         raise GraphError(f"a graph's JSON is text or bytes, not {type(data).__name__}", rule="graph-json")
-    if len(data) > GRAPH_BYTES_MAX:
-        raise GraphError(f"a graph's JSON has {len(data)} bytes; at most {GRAPH_BYTES_MAX} are allowed", rule="graph-size")
     try:
-        form = _decoder.decode(data)
+        encoded = data.encode() if isinstance(data, str) else bytes(data)
+        if len(encoded) > GRAPH_BYTES_MAX:
+            fault = f"a graph's JSON has {len(encoded)} bytes; at most {GRAPH_BYTES_MAX} are allowed"
+            raise GraphError(fault, rule="graph-size")
+        return _decoder.decode(encoded)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise GraphError(f"this is not the JSON of a graph: {error}", rule="graph-json") from None
-    return Graph.assemble(
-        name="" if form.name is msgspec.UNSET else form.name,
-        entry_point=form.entry_point,
-        urls={task.name: task.name if task.url is None else task.url for task in form.tasks},
-        transitions=[_transition(edge) for edge in form.transitions],
-        fan_ins=[task.name for task in form.tasks if task.fan_in],
-        reducers=_reducers(form.reducers),
-    )
 
 
 def _transition(edge: _Edge) -> Transition:
-    alias = edge.alias or (ALIAS_DEFAULT if edge.for_each else "")
     return Transition(
-        edge.source, edge.target, edge.when, edge.switch, edge.for_each, alias, goto=edge.with_goto, on_error=edge.on_error
+        edge.source,
+        edge.target,
+        when=edge.when or "",
+        switch=bool(edge.switch),
+        for_each=edge.for_each or "",
+        alias=edge.alias or (ALIAS_DEFAULT if edge.for_each else ""),
+        goto=bool(edge.with_goto),
+        on_error=bool(edge.on_error),
     )
 
 
-def _reducers(given: Any) -> dict[str, Any]:
-    """Read known names as reducers and leave unknown ones as they are, for validation to name."""
-    known = {str(reducer): reducer for reducer in Reducer}
-    return {} if given is msgspec.UNSET else {field: known.get(name, name) for field, name in given.items()}
+# An unknown name stays as it is, for validation to refuse.
+_REDUCERS: dict[str, Any] = {str(reducer): reducer for reducer in Reducer}

@@ -29,9 +29,9 @@ _OUTLINES = {
 }  # fmt: skip
 _NAMED = {'"': "#quot;", "<": "#lt;", ">": "#gt;"}
 _SPECIAL = re.compile(r"""["'<>`\[\]{}()|\\]""")
-# What Mermaid or the browser acts on beyond the brackets and quotes: references, formulas between `$$`, styles.
+# What Mermaid or the browser acts on beyond the brackets and quotes: references, formulas between `$$`, styles, icons.
 _ENTITY_START = re.compile(r"&(?=[#A-Za-z])")
-_STYLE_WORD = re.compile(r"style|classDef")
+_COLON_ACTS = re.compile(r"style|classDef|:fa-")
 _LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PLAIN_TITLE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
@@ -91,8 +91,8 @@ def label(text: str) -> str:
     text = text.replace("#", "#35;")
     text = _ENTITY_START.sub("#amp;", text).replace("$$", "#36;#36;")
     text = _SPECIAL.sub(lambda found: _NAMED.get(found[0]) or f"#{ord(found[0])};", text)
-    if _STYLE_WORD.search(text):
-        # Mermaid drops the last semicolon of what looks like a style with a colour: `style…:…#…;`.
+    if _COLON_ACTS.search(text):
+        # Mermaid draws `fa:fa-…` as an icon and drops the last semicolon of what looks like a style: `style…:…#…;`.
         text = text.replace(":", "#58;")
     return text if text.strip() else " "
 

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from dwarf.errors import ReducerError
 from dwarf.limits import VALUE_BYTES_MAX
-from dwarf.values import opens_with
+from dwarf.values import is_null, opens_with, start_of
 
 _EXACT_FLOAT = float(1 << 53)
 
@@ -52,32 +52,29 @@ class _Unfit(Exception):
 
 
 def fold(field: str, reducer: str, current: Raw | None, contribution: Raw) -> Raw:
-    """Return the JSON of `field` after one contribution; `current` is None when the field is absent.
+    """Return the JSON of `field` after one contribution, which is not null; `current` is None or null when the field is absent.
 
     Raises `ReducerError` naming field and reducer when a value has the wrong type or the result is no JSON number.
     """
     combine = _COMBINE.get(reducer)
     if combine is None:
-        raise ReducerError(f"field {field!r} has the unknown reducer {reducer!r}", field=field, reducer=reducer)
+        raise ReducerError(f"field {field!r} has the unknown reducer {reducer!r}", field=field, reducer=str(reducer))
     try:
-        folded = combine(current, contribution)
+        folded = combine(None if is_null(current) else current, contribution)
         if len(folded) > VALUE_BYTES_MAX:
             raise _Unfit(f"makes {len(folded)} bytes; at most {VALUE_BYTES_MAX} are allowed in one value")
-    except _Unfit as error:
-        raise ReducerError(f"reducer {reducer} of field {field!r} {error}", field=field, reducer=str(reducer)) from None
+    except (_Unfit, msgspec.DecodeError, RecursionError) as error:
+        why = str(error) if isinstance(error, _Unfit) else f"cannot read a value: {error}"
+        raise ReducerError(f"reducer {reducer} of field {field!r} {why}", field=field, reducer=str(reducer)) from None
     return folded
-
-
-def spread(reducer: str, contribution: Raw) -> Raw:
-    """Return a contribution in the form in which another may be folded onto it: for list reducers, a list."""
-    if reducer in ("append", "union") and not opens_with(contribution, b"["):
-        return Raw(b"[" + bytes(contribution) + b"]")
-    return contribution
 
 
 def is_fraction(raw: Raw | None) -> bool:
     """Tell whether a number is written as a fraction; sums of such are not associative to the last digit."""
-    return raw is not None and any(mark in bytes(raw) for mark in b".eE")
+    if raw is None:
+        return False
+    text = bytes(raw)
+    return b"." in text or b"e" in text or b"E" in text
 
 
 def _replace(_current: Raw | None, contribution: Raw) -> Raw:
@@ -85,14 +82,21 @@ def _replace(_current: Raw | None, contribution: Raw) -> Raw:
 
 
 def _append(current: Raw | None, contribution: Raw) -> Raw:
-    old = b"[]" if current is None else bytes(current)
-    new = bytes(contribution)
-    if not old.startswith(b"["):
-        raise _Unfit(f"needs a list to append to, not {_kind(_decode(old))}")
-    if not new.startswith(b"["):
-        new = b"[" + new + b"]"
-    head, tail = old[1:-1].strip(), new[1:-1].strip()
-    return Raw(b"[" + head + (b"," if head and tail else b"") + tail + b"]")
+    is_list = opens_with(contribution, b"[")
+    if current is None:
+        return contribution if is_list else Raw(b"[%b]" % bytes(contribution))
+    if not opens_with(current, b"["):
+        raise _Unfit(f"needs a list to append to, not {_kind(_decode(current))}")
+    if is_list and _is_empty_list(contribution):
+        return current
+    if _is_empty_list(current):
+        return _append(None, contribution)
+    head, tail = memoryview(current)[:-1], memoryview(contribution)
+    return Raw(b"".join((head, b",", tail[1:]) if is_list else (head, b",", tail, b"]")))
+
+
+def _is_empty_list(raw: Raw) -> bool:
+    return len(raw) == 2 or (start_of(raw, 2)[1] in b" \t\r\n" and not bytes(raw)[1:-1].strip())
 
 
 def _add(current: Raw | None, contribution: Raw) -> Raw:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 
 import msgspec
 
-from dwarf.durations import seconds_of
+from dwarf.durations import Duration, seconds_of
 from dwarf.errors import InvalidArgument
 
-Duration = float | int | datetime.timedelta
 _YEARS_100 = 100 * 365 * 86_400.0  # a wait longer than this is a way to say "never"; it keeps dates in range
 
 
 class Backoff(msgspec.Struct, frozen=True):
     """Delay `initial * multiplier ** attempt` seconds, at most `max_delay` when that is above 0.
 
-    `give_up_after` seconds after the step's creation no further attempt is granted; 0 and less never give up.
+    No attempt is granted that would start `give_up_after` seconds or more after the step's creation; 0 and less never
+    give up.
     """
 
     initial: float
@@ -44,14 +43,15 @@ class Backoff(msgspec.Struct, frozen=True):
             return 0.0
         if self.multiplier <= 0:
             return min(self.initial, ceiling)
-        exponent = math.log(self.initial) + attempt * math.log(self.multiplier)
-        if exponent > math.log(_YEARS_100):
-            return min(ceiling, _YEARS_100)
-        return min(self.initial * self.multiplier**attempt, ceiling, _YEARS_100)
+        try:
+            delay = self.initial * self.multiplier**attempt
+        except OverflowError:
+            delay = _YEARS_100
+        return min(delay, ceiling, _YEARS_100)
 
     def grants(self, attempt: int, *, age: float) -> bool:
         """Tell whether the next attempt would start within the horizon; `age` is the step's, in seconds."""
-        return self.give_up_after <= 0 or age + self.delay(attempt) <= self.give_up_after
+        return self.give_up_after <= 0 or age + self.delay(attempt) < self.give_up_after
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +70,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         for kind in kinds:
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                raise InvalidArgument(f"Retry(on=…) takes exception classes, not {kind!r}")
+                raise InvalidArgument(f"Retry(on=…) takes an exception class or a tuple of them, not {kind!r}")
         self.backoff  # noqa: B018 - a wrong duration shows where the policy is written, not at the first failure
 
     @property
     def backoff(self) -> Backoff:
+        """The policy's arithmetic. Raises `InvalidArgument` naming the argument that is no finite number."""
         return Backoff.of(self.initial_delay, self.multiplier, self.max_delay, self.give_up_after)
 
     def covers(self, error: BaseException) -> bool:
+        """Tell whether the policy retries a task that raised this."""
         return isinstance(error, self.on)

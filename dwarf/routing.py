@@ -61,7 +61,6 @@ class Route(msgspec.Struct):
         """The fields that exist only inside the cohort."""
         return sorted({name for arm in self.arms or () if arm.alias for name in alias_fields(arm.alias)})
 
-
     def branch(self, ordinal: int) -> tuple[str, Fields]:
         """Return the first task of the branch at place `ordinal`, and the fields that hold its element."""
         for arm in self.arms or ():

@@ -7,8 +7,8 @@ It reads a graph and never checks or changes one. The same graph gives the same 
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -30,6 +30,7 @@ _URL_SIZE = 10.5
 _MARK_SIZE = 11.0
 _LABEL_SIZE = 11.5
 _TITLE_SIZE = 16.0
+_BOLD = 1.08  # how much wider bold text is
 _NAME_WIDTH_MAX = 190.0
 _LABEL_WIDTH_MAX = 190.0
 _TITLE_ROOM = 34.0
@@ -93,14 +94,14 @@ def render(graph: Graph) -> str:
         for arrow, label in zip(diagram.arrows, labels, strict=True)
     ]
     layout = lay_out([_box(node, name) for node, name in zip(nodes, names, strict=True)], links)
-    title = wrap(clean(graph.name), _TITLE_SIZE, width_max=max(320.0, layout.width - 48), lines_max=1)[0]
+    title = wrap(clean(graph.name), _TITLE_SIZE * _BOLD, width_max=max(320.0, layout.width - 48), lines_max=1)[0]
     down = _TITLE_ROOM if title else 0.0
-    size = (max(layout.width, width(title, _TITLE_SIZE) + 48), layout.height + down)
+    size = (max(layout.width, width(title, _TITLE_SIZE * _BOLD) + 48), layout.height + down)
     return "\n".join(
         (
             *_head(diagram, title, size),
             f'<g transform="translate(0 {_n(down)})">',
-            *(_arrow(*drawn) for drawn in zip(diagram.arrows, layout.routes, labels, strict=True)),
+            *(_arrow(*drawn) for drawn in zip(diagram.arrows, layout.routes, strict=True)),
             *(_node(*drawn) for drawn in zip(nodes, names, layout.places, strict=True)),
             *(_arrow_label(*drawn) for drawn in zip(diagram.arrows, layout.routes, labels, strict=True) if drawn[1].label),
             "</g>",
@@ -114,9 +115,9 @@ def _head(diagram: Diagram, title: str, size: tuple[float, float]) -> list[str]:
     wide, high = _n(size[0]), _n(size[1])
     tasks = sum(node.shape == shape.TASK for node in diagram.nodes)
     edges = sum(arrow.transition is not None for arrow in diagram.arrows)
+    box = f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" '
-        f'font-family="{_FONT}" text-anchor="middle">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {box} font-family="{_FONT}" text-anchor="middle">',
         f"<title>{_x(diagram.name) or 'Workflow'}</title>",
         f"<desc>Workflow graph: {tasks} tasks, {edges} transitions</desc>",
         f'<rect class="paper" width="{wide}" height="{high}" rx="10" fill="{_PAPER}" stroke="#d9e0ea"/>',
@@ -156,16 +157,26 @@ def _box(node: Node, name: _Label) -> Box:
     return Box(max(64.0, wide), name.height + (_URL_SIZE * _LINE if url else 0.0) + 20)
 
 
-def _label(arrow: Arrow) -> _Label:
+def _words(arrow: Arrow) -> str:
     edge = arrow.transition
-    text = arrow.label
-    if edge is not None and edge.for_each:
-        text = text.replace("for each", f"for each {edge.for_each}", 1)
-    text = clean(text)
+    return clean(arrow.label.replace("for each", f"for each {edge.for_each}", 1) if edge is not None and edge.for_each else arrow.label)
+
+
+def _label(arrow: Arrow) -> _Label:
+    text = _words(arrow)
     if not text:
         return _Label([], 0.0, 0.0)
     lines = balanced(text, _LABEL_SIZE, width_max=_LABEL_WIDTH_MAX, lines_max=3)
     return _Label(lines, max(width(line, _LABEL_SIZE) for line in lines) + 10, len(lines) * _LABEL_SIZE * _LINE + 4)
+
+
+def _tooltip(arrow: Arrow) -> str:
+    """Return a title element with the whole of what the picture may have to cut."""
+    edge = arrow.transition
+    if edge is None:
+        return ""
+    words = _words(arrow)
+    return f"<title>{_x(edge.source)} → {_x(edge.target)}{': ' + _x(words) if words else ''}</title>"
 
 
 def _kind(arrow: Arrow) -> str:
@@ -219,12 +230,11 @@ def _node_text(node: Node, name: _Label, place: Point, ink: str) -> list[str]:
     return parts
 
 
-def _arrow(arrow: Arrow, route: Route, label: _Label) -> str:
+def _arrow(arrow: Arrow, route: Route) -> str:
     kind = _kind(arrow)
     stroke = _STROKES[kind]
     dash = f' stroke-dasharray="{stroke.dash}"' if stroke.dash else ""
     cap = ' stroke-linecap="round"' if kind == "goto" else ""
-    title = f"<title>{_x(str(arrow.transition))}</title>" if arrow.transition else ""
     *between, (*handles, x, y) = route.pieces
     across, down = route.heading
     tip = (*handles, x - across * (_ARROW - 1), y - down * (_ARROW - 1))
@@ -233,7 +243,7 @@ def _arrow(arrow: Arrow, route: Route, label: _Label) -> str:
     wing = _ARROW * 0.55
     head = _points((x, y, base[0] - down * wing, base[1] - across * wing, base[0] + down * wing, base[1] + across * wing))
     return (
-        f'<g class="edge {kind}">{title}<path d="{path}" fill="none" stroke="{stroke.stroke}" stroke-width="1.5"{dash}{cap}/>'
+        f'<g class="edge {kind}">{_tooltip(arrow)}<path d="{path}" fill="none" stroke="{stroke.stroke}" stroke-width="1.5"{dash}{cap}/>'
         f'<polygon points="{head}" fill="{stroke.stroke}"/></g>'
     )
 
@@ -245,17 +255,14 @@ def _arrow_label(arrow: Arrow, route: Route, label: _Label) -> str:
     paper = f'<rect {corner} width="{_n(label.width)}" height="{_n(label.height)}" rx="4" fill="{_PAPER}"/>'
     kind = _kind(arrow)
     text = _text(label.lines, route.label, f'font-size="{_n(_LABEL_SIZE)}" fill="{_STROKES[kind].ink}"', _LABEL_SIZE)
-    title = f"<title>{_x(str(arrow.transition))}</title>" if arrow.transition else ""
-    return f'<g class="label {kind}">{title}{paper}{"".join(text)}</g>'
+    return f'<g class="label {kind}">{_tooltip(arrow)}{paper}{"".join(text)}</g>'
 
 
 def _text(lines: list[str], middle: Point, attributes: str, size: float) -> list[str]:
     """Return `lines` centred on `middle`."""
     x, y = middle
     top = y - (len(lines) - 1) * size * _LINE / 2 + size * _BEFORE_TEXT
-    return [
-        f'<text x="{_n(x)}" y="{_n(top + place * size * _LINE)}" {attributes}>{_x(line)}</text>' for place, line in enumerate(lines)
-    ]
+    return [f'<text x="{_n(x)}" y="{_n(top + place * size * _LINE)}" {attributes}>{_x(line)}</text>' for place, line in enumerate(lines)]
 
 
 def _points(numbers: tuple[float, ...]) -> str:
@@ -264,8 +271,8 @@ def _points(numbers: tuple[float, ...]) -> str:
 
 def _n(number: float) -> str:
     """Return a coordinate: a tenth of a pixel is more than anyone sees."""
-    return f"{number:.1f}".removesuffix(".0").replace("-0", "0", 1) if abs(number) < 0.05 else f"{number:.1f}".removesuffix(".0")
+    return f"{round(number, 1) + 0.0:.1f}".removesuffix(".0")  # + 0.0: no minus zero
 
 
 def _x(text: str) -> str:
-    return escape(clean(text), {'"': "&quot;"})
+    return escape(clean(text))

@@ -3,7 +3,11 @@
 A value is encoded the moment it is written, so nothing the caller does to it later reaches the state. msgspec does the
 encoding; this module refuses what JSON cannot hold or msgspec would silently change: NaN and infinities (it writes
 null), keys that are not text (it writes their digits), bytes that nobody asked to store as base64, lone surrogates,
-nesting that a later reader could not follow. Errors name the path of the offending part.
+nesting that a later reader could not follow. The check is quick and says no more than yes or no; only when it says no
+is the offending part looked for, so that the error can name its path.
+
+A field that holds a `timedelta` holds whole nanoseconds. Deeper inside a value a duration is ISO 8601 text, which is
+what msgspec reads back where a type asks for one.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ from __future__ import annotations
 import base64
 import datetime
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NoReturn
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from dwarf.errors import InvalidArgument, StateValueError
 from dwarf.limits import FIELD_CHARS_MAX, NESTING_MAX, VALUE_BYTES_MAX
@@ -27,11 +32,17 @@ EMPTY_OBJECT = b"{}"
 
 Fields = dict[str, Raw]
 
-_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BLANKS = b" \t\r\n"
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_SCALARS = frozenset((str, int, bool, type(None)))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PLAIN = frozenset((str, int, bool, type(None)))
+_LEAVES = _PLAIN | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
+_LEAVES_AND_FLOAT = _LEAVES | {float}
+_date, _datetime, _timedelta = datetime.date, datetime.datetime, datetime.timedelta  # whatever a test may put in their places
 _fields = msgspec.json.Decoder(Fields)
 _elements = msgspec.json.Decoder(list[Raw])
+_decode = msgspec.json.decode
 
 
 def b64(data: bytes | bytearray | memoryview) -> str:
@@ -39,45 +50,68 @@ def b64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def raw_json(data: bytes | str) -> Raw:
+def raw_json(data: bytes | str, path: str = "pre-encoded JSON") -> Raw:
     """Mark JSON that is already encoded, to be stored as it is. Raises `StateValueError` when it is not valid JSON."""
-    return Raw(_checked_json(data.encode() if isinstance(data, str) else bytes(data), "pre-encoded JSON"))
+    return Raw(_checked_json(_as_bytes(data, path), path))
 
 
 def encode(value: Any, path: str) -> Raw:
     """Return the JSON of one value. Raises `StateValueError` naming `path` and the offending part below it."""
     kind = type(value)
-    if kind is datetime.timedelta:
-        return Raw(b"%d" % nanoseconds(value))
+    if kind not in _PLAIN:
+        if isinstance(value, _timedelta):
+            return Raw(b"%d" % nanoseconds(value))
+        if kind is Raw:
+            return Raw(_checked_json(bytes(value), path))
     try:
         encoded = _encoder.encode(value)
-    except RecursionError:
-        _refuse(path, f"is nested deeper than {NESTING_MAX} levels or holds itself")
-    except UnicodeEncodeError:
-        _refuse(_find(value, path, _has_surrogate), "holds half a surrogate pair, which is not text")
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        _refuse(path, f"of type {kind.__name__} cannot be stored: {error}")
+    except MemoryError:
+        raise
+    except Exception as error:
+        _explain(value, path, error)
     if len(encoded) > VALUE_BYTES_MAX:
         _refuse(path, f"takes {len(encoded)} bytes as JSON; at most {VALUE_BYTES_MAX} are allowed")
-    if kind not in _SCALARS:
-        _check(value, path)
+    if kind is float:
+        if value - value != 0:
+            _explain(value, path)
+    elif kind not in _LEAVES and not _is_sound(value, encoded):
+        _explain(value, path)
     return Raw(encoded)
 
 
-def encode_object(value: Any, what: str) -> bytes:
-    """Return the JSON object that `value` is: a mapping, a State, a msgspec Struct or a dataclass; None is `{}`.
+def encode_fields(value: Any, what: str) -> Fields:
+    """Return the JSON of every field of an object: a mapping, a State, a msgspec Struct or a dataclass; None has none.
 
-    Raises `InvalidArgument` when it is something else, `StateValueError` when a part of it cannot be stored.
+    A field that is None is null, one that is `msgspec.UNSET` is left out. Raises `InvalidArgument` when the value has
+    no fields, `StateValueError` naming the part that cannot be stored.
     """
     if value is None:
-        return EMPTY_OBJECT
-    if isinstance(value, Raw | bytes | bytearray | str):
+        return {}
+    if type(value) is not dict and isinstance(value, Mapping) and hasattr(value, "raw_fields"):
+        return dict(value.raw_fields())
+    members = members_of(value)
+    if members is None:
         raise InvalidArgument(f"{what} must be an object with fields, not {type(value).__name__}")
-    encoded = bytes(encode(value, what))
-    if not encoded.startswith(b"{"):
-        raise InvalidArgument(f"{what} must be an object with fields, not {type(value).__name__}")
-    for field in decode_fields(encoded):
+    fields = {}
+    for field, inner in members:
         check_field_name(field, what)
+        if inner is None:
+            fields[field] = NULL
+        elif inner is not UNSET:
+            try:
+                fields[field] = encode(inner, field)
+            except StateValueError as error:
+                raise _inside(what, error) from None
+    return fields
+
+
+def encode_object(value: Any, what: str) -> bytes:
+    """Return `encode_fields` as one JSON object."""
+    if value is None:
+        return EMPTY_OBJECT
+    encoded = msgspec.json.encode(encode_fields(value, what))
+    if len(encoded) > VALUE_BYTES_MAX:
+        _refuse(what, f"takes {len(encoded)} bytes as JSON; at most {VALUE_BYTES_MAX} are allowed")
     return encoded
 
 
@@ -94,18 +128,21 @@ def decode_elements(data: bytes | Raw) -> list[Raw]:
 def parse_object(data: bytes | str | None, what: str) -> Fields:
     """Split JSON from outside into its fields; nothing, blanks and `null` are an empty object.
 
-    Raises `InvalidArgument` for malformed JSON and for JSON that is no object. Of duplicate keys the last wins.
+    Raises `StateValueError` for JSON that is malformed or cannot be stored, naming the path, and `InvalidArgument` for
+    JSON that is no object. Of duplicate keys the last wins.
     """
     if data is None:
         return {}
-    encoded = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
-    if encoded.strip(b" \t\r\n") in (b"", b"null"):
+    encoded = _as_bytes(data, what).strip(_BLANKS)
+    if encoded in (b"", b"null"):
         return {}
-    encoded = _checked_json(encoded, what)
     try:
-        fields = _fields.decode(encoded)
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"{what} must be a JSON object: {error}") from None
+        _checked_json(encoded, "", depth_max=NESTING_MAX + 1)
+    except StateValueError as error:
+        raise _inside(what, error) from None
+    if not encoded.startswith(b"{"):
+        raise InvalidArgument(f"{what} must be a JSON object, not {_json_kind(encoded)}")
+    fields = _fields.decode(encoded)
     for field in fields:
         check_field_name(field, what)
     return fields
@@ -115,8 +152,8 @@ def check_field_name(field: object, what: str) -> str:
     """Accept any text of at most 512 characters as the name of a state field."""
     if not isinstance(field, str):
         raise StateValueError(f"{what}: a field's name must be text, not {type(field).__name__} {field!r}", path=repr(field))
-    if not field.isascii() and _has_surrogate(field):
-        shown = field.encode("ascii", "backslashreplace").decode()
+    if not field.isascii() and _SURROGATE.search(field):
+        shown = printable(field)
         raise StateValueError(f"{what}: field {shown!r} holds half a surrogate pair, which is not text", path=shown)
     if len(field) > FIELD_CHARS_MAX:
         shown = field[:40] + "…"
@@ -126,7 +163,7 @@ def check_field_name(field: object, what: str) -> str:
 
 def nanoseconds(duration: datetime.timedelta) -> int:
     """Return a duration as whole nanoseconds, the form durations have in state."""
-    return duration // datetime.timedelta(microseconds=1) * 1000
+    return duration // _timedelta(microseconds=1) * 1000
 
 
 def is_null(raw: Raw | None) -> bool:
@@ -134,9 +171,52 @@ def is_null(raw: Raw | None) -> bool:
     return raw is None or raw == NULL
 
 
-def opens_with(raw: Raw, char: bytes) -> bool:
+def opens_with(raw: Raw | bytes, char: bytes) -> bool:
     """Tell whether a value's JSON starts with one character, which tells its kind; the value is not copied."""
-    return memoryview(raw)[:1] == char
+    return start_of(raw, 1) == char
+
+
+def start_of(raw: Raw | bytes, size: int) -> bytes:
+    """Return the first bytes of a value's JSON."""
+    return bytes(memoryview(raw)[:size])
+
+
+def printable(text: str) -> str:
+    """Return text with its lone surrogates spelled out, so that it can be put into a message."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def has_fields(value: Any) -> bool:
+    """Tell whether a value is one that `encode_fields` takes."""
+    return members_of(value) is not None
+
+
+def members_of(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the named parts of what has fields, under the names they have in JSON; None for what has none."""
+    if type(value) is dict or isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, msgspec.Struct):
+        return None if value.__struct_config__.array_like else _struct_members(value)
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        from dataclasses import fields
+
+        return _set_members(value, ((field.name, field.name) for field in fields(value)))
+    if hasattr(kind, "__attrs_attrs__"):
+        return _set_members(value, ((field.name, field.name) for field in kind.__attrs_attrs__))
+    return None
+
+
+def _struct_members(value: msgspec.Struct) -> list[tuple[str, Any]]:
+    members = _set_members(value, zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+    config = value.__struct_config__
+    return [(config.tag_field, config.tag), *members] if config.tag_field is not None else members
+
+
+def _set_members(value: Any, names: Iterable[tuple[str, str]]) -> list[tuple[str, Any]]:
+    """Return the attributes that are there and set, as (name in JSON, value)."""
+    members = ((encoded, getattr(value, name, UNSET)) for encoded, name in names)
+    return [(encoded, inner) for encoded, inner in members if inner is not UNSET]
 
 
 def _encode_unknown(value: Any) -> Any:
@@ -144,119 +224,207 @@ def _encode_unknown(value: Any) -> Any:
     if isinstance(value, Mapping):
         fields = getattr(value, "raw_fields", None)
         return fields() if fields is not None else dict(value)
+    for kind, plain in _OF_SUBCLASS:
+        if isinstance(value, kind):
+            return plain(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+# Subclasses of plain types count as what they are derived from; a datetime is a date, so it comes first.
+_OF_SUBCLASS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int.__pos__),
+    (float, float.__pos__),
+    (_datetime, lambda value: _datetime.combine(value.date(), value.time(), value.tzinfo)),
+    (_date, lambda value: _date(value.year, value.month, value.day)),
+    (_timedelta, lambda value: _timedelta(value.days, value.seconds, value.microseconds)),
+)
 _encoder = msgspec.json.Encoder(enc_hook=_encode_unknown)
 
 
-def _check(value: Any, path: str) -> None:
-    """Walk the containers of an encodable value, level by level, and refuse the parts msgspec would silently change."""
-    level: list[tuple[str, Any]] = [(path, value)]
-    depth = 0
+def _is_sound(value: Any, encoded: bytes) -> bool:
+    """Tell whether an encodable value is stored as what it is. Takes whole levels at a time, for the sake of speed."""
+    safe = _LEAVES if b"null" in encoded else _LEAVES_AND_FLOAT  # what is no number was written as null
+    level, levels, embeds = [value], 0, False
     while level:
-        depth += 1
-        if depth > NESTING_MAX:
-            _refuse(path, f"is nested deeper than {NESTING_MAX} levels")
-        below: list[tuple[str, Any]] = []
-        for where, part in level:
-            for key, inner in _parts(part, where):
-                kind = type(inner)
-                if kind in _SCALARS:
-                    continue
-                if kind is float:
-                    if inner - inner != 0:
-                        _refuse(_join(where, key), f"is {inner}; JSON has no such number")
-                else:
-                    below.append((_join(where, key), inner))
-        level = below
+        levels += 1
+        objects = [part for part in level if type(part) is dict]
+        try:
+            "".join(chain.from_iterable(objects))
+        except TypeError:
+            return False
+        inner = list(chain.from_iterable(map(dict.values, objects)))
+        for part in level if len(objects) < len(level) else ():
+            kind = type(part)
+            if kind is list or kind is tuple:
+                inner += part
+            elif kind is float:
+                if part - part != 0:
+                    return False
+            elif kind is not dict:
+                if _fault_of(part):
+                    return False
+                embeds = embeds or kind is Raw or hasattr(part, "raw_fields")
+                inner += [found for _, found in _parts_of(part) or ()]
+        kinds = set(map(type, inner))
+        if kinds <= safe:
+            break
+        level = inner if kinds.isdisjoint(safe) else [found for found in inner if type(found) not in safe]
+    return not (embeds or levels > NESTING_MAX) or _depth(encoded) <= NESTING_MAX
 
 
-def _parts(part: Any, where: str) -> Iterator[tuple[str | int | None, Any]]:
-    """Yield what a container holds, or refuse it; a leaf yields itself once when it is a float, else nothing."""
-    if isinstance(part, dict):
-        for key in part:
-            if not isinstance(key, str):
-                _refuse(where, f"has the key {key!r} of type {type(key).__name__}; keys must be text")
-        if not _SCALARS.issuperset(map(type, part.values())):
-            yield from part.items()
-    elif isinstance(part, list | tuple | set | frozenset):
-        if not _SCALARS.issuperset(map(type, part)):
-            yield from enumerate(part)
-    elif isinstance(part, float):
-        yield None, float(part)
-    elif isinstance(part, msgspec.Struct):
-        for name in part.__struct_fields__:
-            yield name, getattr(part, name)
-    elif isinstance(part, bytes | bytearray | memoryview):
-        _refuse(where, "is raw bytes; wrap it in dwarf.b64(...) to store it as base64 text")
-    elif isinstance(part, Raw):
-        _checked_json(bytes(part), where)
-    elif isinstance(part, Enum):
-        yield None, part.value
-    elif hasattr(part, "raw_fields"):
-        return
-    elif isinstance(part, Mapping):
-        yield from _parts(dict(part), where)
-    else:
-        names = getattr(type(part), "__dataclass_fields__", None) or [a.name for a in getattr(type(part), "__attrs_attrs__", ())]
-        for name in names:
-            if hasattr(part, name):
-                yield name, getattr(part, name)
+def _explain(value: Any, path: str, error: Exception | None = None) -> NoReturn:
+    """Refuse a value for the first of its parts that cannot be stored; `error` is what the encoder said."""
+    for where, part, depth in _walk(value, path):
+        why = _fault_of(part)
+        if why:
+            _refuse(where, why)
+        if depth > NESTING_MAX and _parts_of(part) is not None and not isinstance(part, Enum):
+            _refuse(path, f"is nested deeper than {NESTING_MAX} levels or holds itself")
+    if error is None:  # every part is fine by itself: JSON that was put in whole makes it too deep
+        _refuse(path, f"is nested deeper than {NESTING_MAX} levels")
+    _refuse(path, f"of type {type(value).__name__} cannot be stored: {error}")
 
 
-def _join(where: str, key: str | int | None) -> str:
-    if key is None:
-        return where
-    return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+def _explain_json(encoded: bytes, path: str, error: msgspec.DecodeError) -> NoReturn:
+    """Refuse JSON that msgspec does not decode, naming the part if a lenient reader finds one that is no JSON value."""
+    import json
 
-
-def _find(value: Any, path: str, is_culprit: Any) -> str:
-    """Return the path of the first part for which `is_culprit` holds, or `path` itself."""
-    level: list[tuple[str, Any]] = [(path, value)]
-    while level:
-        below: list[tuple[str, Any]] = []
-        for where, part in level:
-            if is_culprit(part):
-                return where
-            if isinstance(part, Mapping):
-                below += [(_join(where, str(key).encode("ascii", "backslashreplace").decode()), inner) for key, inner in part.items()]
-            elif isinstance(part, list | tuple | set | frozenset):
-                below += [(_join(where, index), inner) for index, inner in enumerate(part)]
-        level = below
-    return path
-
-
-def _has_surrogate(part: Any) -> bool:
-    if isinstance(part, Mapping):
-        return any(_has_surrogate(key) for key in part)
-    return isinstance(part, str) and any("\ud800" <= char <= "\udfff" for char in part)
-
-
-def _checked_json(encoded: bytes, what: str) -> bytes:
-    """Decode JSON from outside in full once, so that no later reader can stumble over it."""
     try:
-        encoded.decode()
-        msgspec.json.decode(encoded)
-    except UnicodeDecodeError as error:
-        raise StateValueError(f"{what} is not UTF-8: {error}", path=what) from None
+        text = encoded.decode()
+        value = json.loads(text, parse_int=_any_integer)
+    except UnicodeDecodeError as broken:
+        _refuse(path, f"is not UTF-8: {broken}")
     except RecursionError:
-        _refuse(what, f"is nested deeper than {NESTING_MAX} levels")
+        _refuse(path, f"is nested deeper than {NESTING_MAX} levels")
+    except ValueError:
+        _refuse(path, f"is not valid JSON: {error}")
+    _explain(value, path, error)
+
+
+def _any_integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:
+        return int(10 ** min(len(digits), 10_000))  # as unstorable as what was written
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield a value and all its parts in the order they are encoded, each with its path and its depth, from 1."""
+    stack: list[Iterator[tuple[str, Any]]] = [iter([(path, value)])]
+    while stack:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+            continue
+        yield *found, len(stack)
+        parts = _parts_of(found[1])
+        if parts is not None:
+            stack.append(_below(found[0], parts))
+
+
+def _below(where: str, parts: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    for key, part in parts:
+        if key is None:
+            yield where, part
+        elif isinstance(key, int):
+            yield f"{where}[{key}]", part
+        else:
+            name = printable(str(key))
+            yield f"{where}.{name}" if where else name, part
+
+
+def _parts_of(part: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return what a part holds, each with its key, its index or None; None for what holds nothing."""
+    if isinstance(part, list | tuple | set | frozenset):
+        return enumerate(part)
+    if isinstance(part, Enum):
+        return [(None, part.value)]
+    if isinstance(part, msgspec.Struct):
+        return _struct_members(part)
+    return () if hasattr(part, "raw_fields") else members_of(part)
+
+
+def _fault_of(part: Any) -> str:
+    """Say why a part cannot be stored, whatever it holds; empty when it can."""
+    if isinstance(part, Enum):
+        return ""
+    if isinstance(part, Mapping):
+        return _fault_of_keys(part)
+    if isinstance(part, str):
+        return "holds half a surrogate pair, which is not text" if _SURROGATE.search(part) else ""
+    if (isinstance(part, float) and part - part != 0) or (isinstance(part, Decimal) and not part.is_finite()):
+        return f"is {part}; a number must be finite"
+    if isinstance(part, bytes | bytearray | memoryview):
+        return "is raw bytes; wrap it in dwarf.b64(...) to store it as base64 text"
+    return "" if _parts_of(part) is not None else _fault_of_leaf(part)
+
+
+def _fault_of_leaf(part: Any) -> str:
+    try:
+        if isinstance(part, Raw):
+            _checked_json(bytes(part), "")
+        else:
+            _encoder.encode(part)
+    except StateValueError as error:
+        return str(error)
+    except Exception as error:
+        if isinstance(part, int):
+            return "is a whole number of more digits than can be stored"
+        return f"of type {type(part).__name__} cannot be stored: {error}"
+    return ""
+
+
+def _fault_of_keys(part: Mapping[Any, Any]) -> str:
+    for key in part:
+        if not isinstance(key, str):
+            return f"has the key {key!r:.40} of type {type(key).__name__}; keys must be text"
+        if not key.isascii() and _SURROGATE.search(key):
+            return f"has the key '{printable(key)}', which holds half a surrogate pair"
+    return ""
+
+
+def _inside(what: str, error: StateValueError) -> StateValueError:
+    """Say where the value stood that an error is about."""
+    return StateValueError(f"{what}: {error}" if error.path else f"{what} {error}", path=error.path or what)
+
+
+def _as_bytes(data: object, what: str) -> bytes:
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogatepass")
+    if isinstance(data, bytes | bytearray | memoryview | Raw):
+        return bytes(data)
+    raise InvalidArgument(f"{what} must be JSON as bytes or text, not {type(data).__name__}")
+
+
+def _checked_json(encoded: bytes, path: str, depth_max: int = NESTING_MAX) -> bytes:
+    """Decode JSON from outside in full once, so that no later reader can stumble over it; return it without blanks around it."""
+    if len(encoded) > VALUE_BYTES_MAX:
+        _refuse(path, f"takes {len(encoded)} bytes as JSON; at most {VALUE_BYTES_MAX} are allowed")
+    try:
+        _decode(encoded)
+    except RecursionError:
+        _refuse(path, f"is nested deeper than {NESTING_MAX} levels")
     except msgspec.DecodeError as error:
-        raise StateValueError(f"{what} is not valid JSON: {error}", path=what) from None
-    _check_nesting(encoded, what)
-    return encoded.strip(b" \t\r\n")
+        _explain_json(encoded, path, error)
+    if _depth(encoded) > depth_max:
+        _refuse(path, f"is nested deeper than {NESTING_MAX} levels")
+    return encoded.strip(_BLANKS)
 
 
-def _check_nesting(encoded: bytes, path: str) -> None:
-    """Refuse JSON nested deeper than every reader, at whatever depth of its own stack, can decode."""
-    if encoded.count(b"[") + encoded.count(b"{") <= NESTING_MAX:
-        return
-    brackets = _QUOTED.sub(b"", encoded).translate(None, delete=_NOT_BRACKETS)
-    deepest = max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets))
-    if deepest > NESTING_MAX:
-        _refuse(path, f"is nested {deepest} levels deep; at most {NESTING_MAX} are allowed")
+def _depth(encoded: bytes) -> int:
+    """Return how deep valid JSON is nested, or an upper bound that is small enough."""
+    brackets = encoded.count(b"[") + encoded.count(b"{")
+    if brackets <= NESTING_MAX:
+        return brackets
+    opening = _QUOTED.sub(b"", encoded).translate(None, delete=_NOT_BRACKETS)
+    return max(accumulate(1 if bracket in b"[{" else -1 for bracket in opening), default=0)
+
+
+def _json_kind(encoded: bytes) -> str:
+    kinds = {b"[": "a list", b'"': "text", b"t": "true", b"f": "false"}
+    return kinds.get(encoded[:1], "a number")
 
 
 def _refuse(path: str, why: str) -> NoReturn:
-    raise StateValueError(f"{path} {why}", path=path)
+    raise StateValueError(f"{path} {why}".lstrip(), path=path)

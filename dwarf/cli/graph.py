@@ -34,7 +34,9 @@ def check(target: str) -> int:
 
 @graph.command()
 @click.argument("target")
-@click.option("--format", "form", type=click.Choice(["mermaid", "svg", "json"]), help="What to write; by the ending of --output, else mermaid.")
+@click.option(
+    "--format", "form", type=click.Choice(["mermaid", "svg", "json"]), help="What to write; by the ending of --output, else mermaid."
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write; else standard output.")
 def render(target: str, form: str | None, output: Path | None) -> int:
     """Draw a graph as Mermaid or SVG, or print its JSON form. Invalid graphs are drawn too."""

@@ -20,7 +20,9 @@ def load_target(target: str) -> tuple[App | None, Graph, str]:
     module_name, _, rest = target.partition(":")
     attribute, _, url = rest.partition(":")
     if not module_name or not attribute:
-        raise InvalidArgument(f"{target!r} names no App: write MODULE:ATTRIBUTE or MODULE:ATTRIBUTE:URL, such as examples.checkout:app:checkout")
+        raise InvalidArgument(
+            f"{target!r} names no App: write MODULE:ATTRIBUTE or MODULE:ATTRIBUTE:URL, such as examples.checkout:app:checkout"
+        )
     found = _attribute(module_name, attribute)
     if isinstance(found, Graph):
         return None, found, url or found.name

@@ -76,9 +76,7 @@ def diagram_of(graph: Graph) -> Diagram:
     for shape in diamonds.get(END, ()):
         nodes.append(Node(f"{END_ID}_{shape}", shape, shape))
         arrows.append(Arrow(END_ID, f"{END_ID}_{shape}"))
-    arrows.extend(
-        Arrow(_exit(ids[edge.source], edge), entries[edge.target], label_of(edge), edge) for edge in graph.transitions
-    )
+    arrows.extend(Arrow(_exit(ids[edge.source], edge), entries[edge.target], label_of(edge), edge) for edge in graph.transitions)
     nodes.append(Node(START_ID, START))
     if graph.entry_point:
         arrows.append(Arrow(START_ID, entries[graph.entry_point]))
@@ -130,9 +128,7 @@ def _diamonds(edges: list[Transition]) -> dict[str, list[str]]:
     return found
 
 
-def _add_with_neighbours(
-    node: Node, diamonds: list[str] | tuple[()], *, fan_in: bool, nodes: list[Node], arrows: list[Arrow]
-) -> None:
+def _add_with_neighbours(node: Node, diamonds: list[str] | tuple[()], *, fan_in: bool, nodes: list[Node], arrows: list[Arrow]) -> None:
     nodes.append(node)
     if fan_in:
         nodes.append(Node(f"{node.id}_reduce", REDUCE, REDUCE))

@@ -12,11 +12,12 @@ more than the budget keeps only its first bend; the rest of it runs on a bus lin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 _LOOP_RISE = 20.0
-_LOOP_GAP = 9.0
+_LOOP_STEP = 8.0
 
 
 class Box(msgspec.Struct, frozen=True):
@@ -45,6 +46,11 @@ class Link(msgspec.Struct, frozen=True):
     @property
     def loops(self) -> bool:
         return self.source == self.target
+
+
+def loop_peak(place: int) -> float:
+    """Return how far over its node the loop number `place` of several peaks: one over the other, with the labels on top of all."""
+    return _LOOP_RISE + _LOOP_STEP * place
 
 
 class Chain(msgspec.Struct):
@@ -77,19 +83,18 @@ class Layers(msgspec.Struct):
     def vertices(self) -> int:
         return len(self.rank)
 
+    @property
+    def size(self) -> int:
+        """The number of vertices and of connections between them: what one look at everything costs."""
+        return len(self.rank) + sum(map(len, self.right))
+
+    def room_over(self, node: int) -> float:
+        """Return how much room the loops and their labels take over the outline of `node`."""
+        loops = self.loops.get(node, ())
+        return loop_peak(len(loops) - 1) + sum(self.links[place].height for place in loops) if loops else 0.0
+
     def is_bend(self, vertex: int) -> bool:
         return vertex >= len(self.boxes)
-
-
-def loop_peaks(loops: Sequence[Link]) -> list[float]:
-    """Return how far over its node each loop peaks: one over the other, each with its label on top.
-
-    The room they take in all is the last peak and the height of the last label.
-    """
-    peaks = [_LOOP_RISE]
-    for loop in loops[:-1]:
-        peaks.append(peaks[-1] + loop.height + _LOOP_GAP)
-    return peaks
 
 
 def layered(boxes: Sequence[Box], links: Sequence[Link], *, bends_max: int) -> Layers:
@@ -190,7 +195,7 @@ def _chain(layers: Layers, place: int, *, back: bool, bus: bool) -> Chain:
         if not bus:
             layers.beside[bends[-1]] = link.target
     run = bends if back else chain.vertices[:-1] if bus else chain.vertices
-    for one, other in zip(run, run[1:], strict=False):
+    for one, other in pairwise(run):
         first, second = (other, one) if back else (one, other)
         layers.right[first].append(second)
         layers.left[second].append(first)

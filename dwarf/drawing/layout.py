@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dwarf.drawing.layers import Box, Chain, Layers, Link, layered, loop_peaks
+from dwarf.drawing.layers import Box, Chain, Layers, Link, layered, loop_peak
 from dwarf.drawing.order import ordered
 from dwarf.drawing.placement import Columns, columns, heights
 
@@ -79,17 +79,12 @@ class _Plan:
         self._columns = spans
         self.places = [(spans.middle(layers.rank[node]), y[node]) for node in range(len(layers.boxes))]
         self._lanes: dict[tuple[int, bool], float] = {}
-        top = min(place[1] - self._room_over(node) for node, place in enumerate(self.places))
-        top = min([top, *y])
+        top = min([*y, *(y[node] - box.height / 2 - layers.room_over(node) for node, box in enumerate(layers.boxes))])
         for chain in layers.chains:
             if chain.bus:
                 self._lanes.setdefault((chain.vertices[-1], chain.back), top - _LANE_STEP * (len(self._lanes) + 2))
         self._ports = self._share_sides()
         self._reach = self._share_gaps()
-
-    def _room_over(self, node: int) -> float:
-        loops = [self._layers.links[place] for place in self._layers.loops.get(node, ())]
-        return self._layers.boxes[node].height / 2 + (loop_peaks(loops)[-1] + loops[-1].height if loops else 0.0)
 
     def _share_sides(self) -> dict[tuple[int, bool], Point]:
         """Return where each link touches its nodes, by link and whether it leaves; links fan out in the order of heights.
@@ -177,19 +172,21 @@ class _Plan:
         return pieces
 
     def loops(self, node: int, loops: list[int]) -> list[Route]:
-        """Return the paths of a node's links to itself: from its top, to the left, back down."""
+        """Return the paths of a node's links to itself: from its top, to the left, back down; the labels are over all of them."""
         x, y = self.places[node]
         box = self._layers.boxes[node]
-        links = [self._layers.links[place] for place in loops]
+        label_bottom = y - box.height / 2 - loop_peak(len(loops) - 1) - 1
         routes = []
-        for place, (link, peak) in enumerate(zip(links, loop_peaks(links), strict=True)):
+        for place, link in enumerate(self._layers.links[number] for number in loops):
             half = min(box.width / 2, 11.0 + 5.0 * place) * (1.0 if box.outline == "box" else 0.6)
             top = y - _half_height(box, half)
-            crest = y - box.height / 2 - peak
-            rise = (crest - top) / 0.75  # a cubic whose handles are level peaks at three quarters of their height
-            piece = (x + half + 8.0, top + rise, x - half - 8.0, top + rise, x - half, top)
-            label = (x, crest - link.height / 2 - 1) if link.labelled else None
-            routes.append(Route((x + half, top), [piece], (0.0, 1.0), label))
+            # A cubic whose handles are level peaks at three quarters of their height.
+            crest = top + (y - box.height / 2 - loop_peak(place) - top) / 0.75
+            route = Route((x + half, top), [(x + half + 8.0, crest, x - half - 8.0, crest, x - half, top)], (0.0, 1.0))
+            if link.labelled:
+                route.label = (x, label_bottom - link.height / 2)
+                label_bottom -= link.height
+            routes.append(route)
         return routes
 
 

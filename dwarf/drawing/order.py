@@ -6,7 +6,7 @@ from __future__ import annotations
 from dwarf.drawing.layers import Layers
 
 _SWEEPS_MAX = 24
-_WORK_MAX = 400_000  # vertices looked at by all sweeps together, so that the largest graph takes seconds
+_WORK_MAX = 600_000  # vertices and connections looked at by all sweeps together, so that the largest graph takes seconds
 _FRUITLESS_MAX = 4
 
 
@@ -16,7 +16,7 @@ def ordered(layers: Layers) -> list[list[int]]:
     fewest = _crossings(layers, best)
     rows = [list(row) for row in best]
     fruitless = 0
-    for sweep in range(max(2, min(_SWEEPS_MAX, _WORK_MAX // max(1, layers.vertices)))):
+    for sweep in range(max(2, min(_SWEEPS_MAX, _WORK_MAX // max(1, layers.size)))):
         if fewest == 0 or fruitless == _FRUITLESS_MAX:
             break
         _sweep(layers, rows, from_left=sweep % 2 == 0)

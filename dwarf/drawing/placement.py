@@ -6,11 +6,12 @@ as well as the order and the room between vertices allow, in one pass that pools
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 
 import msgspec
 
-from dwarf.drawing.layers import Layers, loop_peaks
+from dwarf.drawing.layers import Layers
 
 _ROOM_NODES = 26.0
 _ROOM_BENDS = 12.0
@@ -24,7 +25,7 @@ _PULL_NODE = 1.0
 _PULL_NONE = 0.05
 _SWEEPS_MAX = 20
 _SWEEPS_ENDING = 8  # the last ones, which straighten runs
-_WORK_MAX = 600_000
+_WORK_MAX = 1_000_000
 
 
 class Columns(msgspec.Struct):
@@ -49,10 +50,10 @@ def heights(layers: Layers, rows: list[list[int]]) -> list[float]:
     left, right = _pulls(layers, layers.left), _pulls(layers, layers.right)
     runs = _runs(rows, left, right)
     pulls = _weights(layers, runs)
-    sweeps = max(4, min(_SWEEPS_MAX, _WORK_MAX // max(1, layers.vertices)))
+    sweeps = max(4, min(_SWEEPS_MAX, _WORK_MAX // max(1, layers.size)))
     for sweep in range(sweeps):
         from_left = sweep % 2 == 0
-        ending = sweep >= sweeps - _SWEEPS_ENDING
+        ending = sweep >= sweeps - min(_SWEEPS_ENDING, sweeps // 2)
         sides = [left, right] if ending else [left] if from_left else [right]
         means = _means(runs, y) if ending else {}
         for place in range(len(rows)) if from_left else reversed(range(len(rows))):
@@ -101,9 +102,8 @@ def _size(layers: Layers, vertex: int) -> tuple[float, float, float]:
     """Return width, and the room a vertex takes above and below its middle."""
     if not layers.is_bend(vertex):
         box = layers.boxes[vertex]
-        loops = [layers.links[place] for place in layers.loops.get(vertex, ())]
-        over = loop_peaks(loops)[-1] + loops[-1].height if loops else 0.0
-        return max([box.width, *(loop.width for loop in loops)]), box.height / 2 + over, box.height / 2
+        wide = max([box.width, *(layers.links[place].width for place in layers.loops.get(vertex, ()))])
+        return wide, box.height / 2 + layers.room_over(vertex), box.height / 2
     link = layers.label_of.get(vertex)
     half = (link.height if link else _BEND_HEIGHT) / 2
     return (link.width if link else 0.0), half, half
@@ -112,7 +112,7 @@ def _size(layers: Layers, vertex: int) -> tuple[float, float, float]:
 def _steps(layers: Layers, row: list[int]) -> list[float]:
     """Return, by place in the row, the least distance from the middle of the vertex above; 0 for the first."""
     steps = [0.0]
-    for upper, lower in zip(row, row[1:], strict=False):
+    for upper, lower in pairwise(row):
         bends = layers.is_bend(upper) or layers.is_bend(lower)
         steps.append(_size(layers, upper)[2] + _size(layers, lower)[1] + (_ROOM_BENDS if bends else _ROOM_NODES))
     return steps[: len(row)]
@@ -232,12 +232,12 @@ def _settle(wishes: list[float], weights: list[float], steps: list[float]) -> li
         offsets.append(offset)
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
     for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
-        mean, members = wish - offset, 1
+        mean, heavy, members = wish - offset, weight, 1
         while pools and pools[-1][0] >= mean:
-            other, heavy, many = pools.pop()
-            mean = (mean * weight + other * heavy) / (weight + heavy)
-            weight += heavy
+            above, load, many = pools.pop()
+            mean = (mean * heavy + above * load) / (heavy + load)
+            heavy += load
             members += many
-        pools.append((mean, weight, members))
+        pools.append((mean, heavy, members))
     means = [mean for mean, _, members in pools for _ in range(members)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

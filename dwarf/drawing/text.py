@@ -9,9 +9,10 @@ import re
 import unicodedata
 
 ELLIPSIS = "…"
+_JOINER = "\u200d"
 # In ems of a proportional sans-serif font; a fixed-width font is 0.62 throughout.
-_NARROW = {char: 0.31 for char in "iljtfrI.,:;'|!()[]{}/\\` \"-"}
-_BROAD = {char: 0.92 for char in "mwMW@%…—"}
+_NARROW = dict.fromkeys("iljtfrI.,:;'|!()[]/\\ -", 0.31)
+_BROAD = dict.fromkeys("mwMW@%…—", 0.92)
 _FIXED_EM = 0.62
 _WIDE_EM = 1.15
 _PARTS = (0.55, 0.65, 0.75, 0.85)
@@ -71,9 +72,19 @@ def _fit(text: str, start: int, ems: float, fixed: bool) -> int:
         if ems < 0 and end > start:
             break
         end += 1
-    while start + 1 < end < len(text) and (_em(text[end], fixed) == 0 or text[end - 1] == "\u200d"):
-        end -= 1
+    whole = end
+    while start < whole < len(text) and _joins(text, whole):
+        whole -= 1
+    if whole > start:
+        return whole
+    while end < len(text) and _joins(text, end):
+        end += 1
     return end
+
+
+def _joins(text: str, at: int) -> bool:
+    """True when the character at `at` belongs to the one before it: an accent, or a part of a joined emoji."""
+    return _em(text[at], fixed=False) == 0 or text[at - 1] == _JOINER
 
 
 def _em(char: str, fixed: bool) -> float:

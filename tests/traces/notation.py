@@ -17,14 +17,15 @@ from dwarf.graph import Graph
 
 ANY = "?"
 FAN_IN = "⊕"
+VIA = {"failed": "error", "cancelled": "cancel", "terminated": ANY}  # how a step is left, unless its line says otherwise
 KEYS = {
     "id", "title", "rows", "note", "varies", "graph", "graphs", "tasks", "state", "baggage", "story", "steps", "children",
-    "outcome", "final", "error", "reason", "runs", "now",
+    "outcome", "final", "error", "reason", "runs", "now", "unknown",
 }  # fmt: skip
 
 _decoder = json.JSONDecoder()
 _edge = re.compile(r"(?P<nodes>[^>]+(?:->[^>]+?)+?)(?:\s+(?P<kind>when|switch|each|goto|onError)\b\s*(?P<rest>.*))?$")
-_selector = re.compile(r"\[([^\]]*)\]\s*")
+_selector = re.compile(r"""\[((?:[^]["]|"[^"]*"|\[[^]]*\])*)\]\s*""")
 _modifier = re.compile(r"\s*([a-z_]+)=")
 
 
@@ -74,6 +75,7 @@ class Trace:
     graph: Graph
     graphs: dict[str, Graph]
     scripts: dict[str, list[Action]]
+    unknown: list[str]  # task URLs that nobody serves
     state: dict[str, Any] | None
     baggage: dict[str, Any] | None
     story: list[Act]
@@ -104,6 +106,7 @@ def read_trace(entry: dict[str, Any], file: str) -> Trace:
             graph=read_graph(entry["id"], entry["graph"]),
             graphs={url: read_graph(url, text) for url, text in entry.get("graphs", {}).items()},
             scripts={url: [read_action(line) for line in lines_of(text)] for url, text in entry.get("tasks", {}).items()},
+            unknown=entry.get("unknown", []),
             state=json.loads(entry["state"]) if "state" in entry else None,
             baggage=json.loads(entry["baggage"]) if "baggage" in entry else None,
             story=[read_act(line) for line in lines_of(entry.get("story", "advance"))],
@@ -234,7 +237,8 @@ def read_step(line: str) -> Line:
     head, _, state = line.partition(" : ")
     path, task, rest = (head.split(None, 2) + [""])[:3]
     status = re.match(r"[a-z]+(?=\s|$)", rest)
-    facts = {"status": status[0] if status else "completed", "via": "normal", "attempt": 0}
+    facts = {"status": status[0] if status else "completed", "attempt": 0}
+    facts["via"] = VIA.get(facts["status"], "normal")
     facts |= read_facts(rest[status.end() :] if status else rest)
     given, wrote = (split_states(state) + [ANY, ANY])[:2]
     return Line(path, task, {key: value for key, value in facts.items() if value != ANY}, given, wrote)

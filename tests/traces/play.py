@@ -20,12 +20,7 @@ READS: dict[str, str] = {kind: f"get_{kind}" for kind in ("str", "int", "float",
 
 def play(trace: Trace, *, seed: int) -> list[str]:
     """Run a trace once and return the differences, none when all is as expected."""
-    tasks = {url: task_of(actions) for url, actions in trace.scripts.items()}
-    for graph in (trace.graph, *trace.graphs.values()):
-        for node in graph.tasks:
-            tasks.setdefault(node.url, task_of([]))
-    tasks = {url: task for url, task in tasks.items() if trace.scripts.get(url) != [Action("stop", "", ("unknown",))]}
-    run = ReferenceRun(trace.graph, tasks, trace.state, seed=seed, graphs=trace.graphs, baggage=trace.baggage)
+    run = start(trace, seed=seed)
     found = [line for act in trace.story for line in perform(run, act)]
     found += compare_outcome(run.outcome, trace.outcome, "the outcome")
     found += compare_steps(run, trace)
@@ -36,6 +31,13 @@ def play(trace: Trace, *, seed: int) -> list[str]:
     if found:
         found.append("ran in this order: " + (" ".join(f"{path}#{attempt}" for path, attempt in run.runs) or "nothing"))
     return found
+
+
+def start(trace: Trace, *, seed: int) -> ReferenceRun:
+    """Build the run of a trace: a task without a script does nothing."""
+    urls = {node.url for graph in (trace.graph, *trace.graphs.values()) for node in graph.tasks}
+    tasks = {url: task_of(trace.scripts.get(url, [])) for url in sorted(urls - set(trace.unknown))}
+    return ReferenceRun(trace.graph, tasks, trace.state, seed=seed, graphs=trace.graphs, baggage=trace.baggage)
 
 
 def perform(run: ReferenceRun, act: Act) -> list[str]:
@@ -71,7 +73,7 @@ class Script:
     def __init__(self, flow: Flow, *, run: int) -> None:
         self.flow = flow
         self.run = run
-        self.found: dict[str, Any] = {"attempt": flow.attempt}
+        self.found: dict[str, Any] = {"attempt": flow.attempt, "baggage": dict(flow.baggage)}
 
     def play(self, actions: list[Action]) -> None:
         for action in actions:
@@ -214,9 +216,10 @@ def compare_outcome(outcome: Any, expected: dict[str, Any], where: str) -> Itera
         return
     if str(outcome.status) != expected["status"]:
         yield f"{where}: status: expected {expected['status']}, got {outcome.status} {outcome.error or outcome.reason}".rstrip()
-    for key in ("error", "reason"):
-        if key in expected and expected[key] not in getattr(outcome, key):
-            yield f"{where}: {key}: expected {expected[key]!r} in it, got {getattr(outcome, key)!r}"
+    if expected.get("error", "") not in outcome.error:
+        yield f"{where}: error: expected {expected['error']!r} in it, got {outcome.error!r}"
+    if expected.get("reason", outcome.reason) != outcome.reason:
+        yield f"{where}: reason: expected {expected['reason']!r}, got {outcome.reason!r}"
     for key, name in (("state", "state"), ("payload", "interrupt_payload")):
         if key in expected:
             yield from compare(expected[key], dict(getattr(outcome, name)), f"{where}: {key}")

@@ -1,0 +1,70 @@
+-- Claim due rows of one half and one band: for each key at most its quota, oldest first. Rows that others hold are skipped.
+create function dwarf.claim_v1(
+  p_session int
+, p_half smallint
+, p_priority smallint
+, p_keys text[]
+, p_quotas int[]
+, p_now timestamptz default null
+) returns setof dwarf.claimed
+language plpgsql rows 200
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+set enable_material = off
+set enable_memoize = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_flow bigint[];
+  v_branch bigint[];
+begin
+  select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
+  from unnest(p_keys, p_quotas) q(fairness_key, quota)
+  cross join lateral (
+    select a.flow_id, a.branch
+    from dwarf.active a
+    where a.claimable is not null and a.half = p_half and a.priority = p_priority and a.fairness_key = q.fairness_key
+    order by a.claimable, a.flow_id, a.branch
+    limit q.quota
+    for update skip locked
+  ) x;
+  if v_flow is not null then
+    return query select * from dwarf.take_v1(p_session, v_flow, v_branch, coalesce(p_now, dwarf.now()));
+  end if;
+end $$;
+
+-- Claim the rows named, where they are claimable: what a record has just made so. Others are skipped.
+create function dwarf.claim_these_v1(p_session int, p_flow bigint[], p_branch bigint[], p_now timestamptz default null)
+returns setof dwarf.claimed
+language plpgsql rows 200
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_flow bigint[];
+  v_branch bigint[];
+begin
+  select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
+  from unnest(p_flow, p_branch) q(flow_id, branch)
+  cross join lateral (
+    select a.flow_id, a.branch
+    from dwarf.active a
+    where a.flow_id = q.flow_id and a.branch = q.branch and a.claimable is not null
+    for update skip locked
+  ) x;
+  if v_flow is not null then
+    return query select * from dwarf.take_v1(p_session, v_flow, v_branch, coalesce(p_now, dwarf.now()));
+  end if;
+end $$;

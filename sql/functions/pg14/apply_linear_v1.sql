@@ -1,0 +1,99 @@
+-- Advance or close the trunks of flows that have one live row: the linear path. kind 1 advances, 9 advances and keeps the
+-- successor running, 6 closes. p_state is the final state at a close, else the delta to store. Returns the ordinals not
+-- applied (1..n), and the flows closed whose outcome is to be kept for a short while only.
+-- With index scans off and bitmap scans on, only look-ups by key reach the tables: the arrays stay outside (branch comes from
+-- the locked set too: `s.branch = 0` alone would let a bitmap scan read the whole index). Rows are changed
+-- by primary key from the locked set, never by ctid: a harmless concurrent update would leave history without its row.
+create function dwarf.apply_linear_v1(
+  p_session int
+, p_now timestamptz
+, p_flow bigint[]
+, p_seq int[]
+, p_lease int[]
+, p_kind smallint[]
+, p_task text[]
+, p_changes json[]
+, p_state json[]
+, out missed int[]
+, out doomed bigint[]
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_indexscan = off
+set enable_indexonlyscan = off
+set enable_bitmapscan = on
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_ordinals int[];
+  v_found int;
+  v_changed int;
+  v_closed int;
+  v_ended int;
+begin
+  with m as materialized (
+    select a.*, r.seq, r.kind, r.next_task, r.changes, r.state, r.ord::int
+    from unnest(p_flow, p_seq, p_lease, p_kind, p_task, p_changes, p_state) with ordinality
+      r(flow_id, seq, lease, kind, next_task, changes, state, ord)
+    cross join lateral (
+      select s.flow_id, s.branch, s.day, s.depth, s.attempt, s.owner, s.created_at, s.started_at, s.task
+      from dwarf.active s
+      where s.flow_id = r.flow_id and s.branch = 0 and s.seq = r.seq and s.lease = r.lease and s.status in (1, 2)
+      for update
+    ) a
+  ), u as (
+    update dwarf.active s set
+      seq = s.seq + 1
+    , depth = s.depth + 1
+    , task = m.next_task
+    , lease = s.lease + (m.kind >> 3)
+    , status = 1 + (m.kind >> 3)
+    , todo = 0
+    , owner = case when m.kind = 9 then p_session end
+    , claimable = case when m.kind = 1 then p_now end
+    , created_at = p_now
+    , started_at = case when m.kind = 9 then p_now end
+    , due_at = case when m.kind = 9 then p_now + (s.budget_ms + 30000) * interval '1 ms' end
+    , attempt = 0
+    , deaths = 0
+    , delta = coalesce(m.state, s.delta)
+    , delta_seq = case when m.state is null then s.delta_seq else s.seq end
+    from m
+    where m.kind <> 6 and s.flow_id = m.flow_id and s.branch = m.branch
+    returning 1
+  ), d as (
+    delete from dwarf.active s using m where m.kind = 6 and s.flow_id = m.flow_id and s.branch = m.branch
+    returning 1
+  ), h as (
+    insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at, task, changes)
+    select m.flow_id, 0, m.seq, m.day, m.depth, m.attempt, 6, m.owner, m.created_at, m.started_at, p_now, m.task, m.changes from m
+  ), l as (
+    delete from dwarf.live l using m where m.kind = 6 and l.flow_id = m.flow_id
+    returning l.*, m.task, m.state
+  ), f as (
+    insert into dwarf.flows(flow_id, day, root_id, status, priority, delete_on_completion, graph_id, budget_ms, weight, created_at
+    , ended_at, thread_id, token, workflow, fairness_key, tenant, task, baggage, input, final_state)
+    select l.flow_id, l.day, l.root_id, 6, l.priority, l.delete_on_completion, l.graph_id, l.budget_ms, l.weight, l.created_at
+    , p_now, l.thread_id, l.token, l.workflow, l.fairness_key, l.tenant, l.task, l.baggage, l.input, l.state
+    from l
+  )
+  select count(*), array_agg(m.ord), count(*) filter (where m.kind = 6)
+  , (select count(*) from u) + (select count(*) from d)
+  , (select count(*) from l), (select array_agg(l.flow_id) filter (where l.delete_on_completion) from l)
+  into v_found, v_ordinals, v_closed, v_changed, v_ended, doomed
+  from m;
+  if v_found <> v_changed or v_closed <> v_ended then
+    raise exception using errcode = 'DW901'
+    , message = format('%s linear rows locked but %s changed, %s flows closed but %s live rows were there', v_found, v_changed, v_closed, v_ended);
+  end if;
+  missed := case
+    when v_found = cardinality(p_flow) then '{}'
+    else array(select g from generate_series(1, cardinality(p_flow)) g where g <> all (coalesce(v_ordinals, '{}')))
+  end;
+end $$;
