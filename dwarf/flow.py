@@ -17,11 +17,22 @@ from msgspec import Raw
 from dwarf.changes import NOTHING, Changes
 from dwarf.durations import Duration, seconds_of
 from dwarf.effect import Effect, Failure, Interrupt, RetryAfter, Subgraph, engine_failure
-from dwarf.errors import DwarfError, InvalidArgument, SignalError, SubgraphError
+from dwarf.errors import DwarfError, InvalidArgument, SignalError, StateTypeError, SubgraphError
 from dwarf.names import check_text
 from dwarf.retry import Backoff
-from dwarf.state import State, TypedReads, canonical, decode_as, parse_as
-from dwarf.values import EMPTY_OBJECT, NULL, Fields, check_field_name, decode_fields, encode, encode_fields, encode_object, raw_json
+from dwarf.state import State, TypedReads, decode_as, parse_as
+from dwarf.values import (
+    EMPTY_OBJECT,
+    NULL,
+    Fields,
+    are_equal,
+    check_field_name,
+    decode_fields,
+    encode,
+    encode_fields,
+    encode_object,
+    raw_json,
+)
 
 T = TypeVar("T")
 
@@ -191,11 +202,14 @@ class Flow(TypedReads):
         self.delete(*self.snapshot())
 
     def set_changes(self, view: Any, snapshot: State) -> None:
-        """Write those fields of `view` (a Struct, dataclass or mapping) that differ from `snapshot`; leave all others."""
-        before = snapshot.raw_fields()
-        for key, raw in encode_fields(view, "set_changes").items():
-            old = before.get(key, NULL)
-            if raw != old and canonical({key: raw}) != canonical({key: old}):
+        """Write those fields of `view` (a Struct, dataclass or mapping) that differ from `snapshot`; leave all others.
+
+        A typed view is held against `snapshot` read as the same type: what only its defaults add is no change.
+        """
+        now = encode_fields(view, "set_changes")
+        before = _as_viewed(snapshot, view)
+        for key, raw in now.items():
+            if not are_equal(raw, before.get(key, NULL)):
                 self._write(key, raw)
 
     def write_all(self, fields: Fields) -> None:
@@ -356,3 +370,14 @@ class Flow(TypedReads):
 
     def __repr__(self) -> str:
         return f"<Flow {self.task_name!r} attempt {self.attempt}>"
+
+
+def _as_viewed(snapshot: State, view: Any) -> Fields:
+    """Return the fields of a snapshot the way they look through a view of this type."""
+    before = snapshot.raw_fields()
+    if isinstance(view, Mapping):
+        return before
+    try:
+        return {**before, **encode_fields(snapshot.parse(type(view)), "the snapshot")}
+    except (StateTypeError, InvalidArgument):
+        return before

@@ -5,12 +5,12 @@
      "transitions": [{"from": …, "to": …, "when": …, "withGoto": true, "forEach": …, "as": …, "onError": true, "switch": true}, …],
      "reducers": {field: reducer, …}, "scheduler": …}
 
-Members that are empty or false are left out, but for entryPoint, tasks, transitions, and a task's and a transition's names.
+Members that are empty or false are left out, but for entryPoint, tasks, transitions, a task's name and url, from and to.
 Reading is lenient about structure (validation judges that) and strict about form: malformed JSON and wrong types raise. A
-member that is missing or null counts as empty, an unknown one is ignored, and of one that is given twice the last counts.
+member that is missing or null counts as empty (a task's url as the task's name, and the alias of a forEach edge as `item`),
+an unknown one is ignored, and of one that is given twice the last counts.
 
-Three things do not survive: a fan-in mark on a name that is no task has no place in the form and is lost; a task without a
-URL, which validation refuses, is read as one whose URL is its name; an alias that is missing is read as `item`.
+One thing does not survive: a fan-in mark on a name that is no task has no place in the form and is lost.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def to_json(graph: Graph) -> bytes:
     form: dict[str, Any] = {
         "name": graph.name,
         "entryPoint": graph.entry_point,
-        "tasks": [_some({"name": task.name, "url": task.url, "fanIn": task.fan_in}, "name") for task in graph.tasks],
+        "tasks": [_some({"name": task.name, "url": task.url, "fanIn": task.fan_in}, "name", "url") for task in graph.tasks],
         "transitions": [_some(_edge(edge), "from", "to") for edge in graph.transitions],
         "reducers": {field: str(reducer) for field, reducer in sorted(graph.reducers.items())},
         "scheduler": graph.scheduler,
@@ -91,7 +91,7 @@ def from_json(data: bytes | str) -> Graph:
     urls: dict[str, str] = {}
     repeated: list[Task] = []
     for task in form.tasks or ():
-        url = task.url or task.name
+        url = task.name if task.url is None else task.url
         if task.name in urls:
             repeated.append(Task(task.name, url, bool(task.fan_in)))
         else:

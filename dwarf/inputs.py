@@ -4,8 +4,7 @@ An input is never stored whole at every step. It is a chain of *documents*, fold
 
     chain   positions of the documents: (0, 0) is the flow's initial state, (branch, seq) the `state` of that history row
     net     the contribution made since the last document, composed to one
-    exact   fields whose folded value composing cannot give to the last digit (sums of fractions), or that a closed
-            cohort took away (null)
+    exact   fields whose folded value composing may not give to the last digit: sums of fractions
     alias   in a branch: its element, its index and the width, which hide the state's fields of these names
 
 A document is `{"state": {…}}` when it stands alone, else `{"on": [[branch, seq], …], "alias", "net", "exact"}` on top of
@@ -134,12 +133,7 @@ def _apply(fields: Fields, document: Document, net: Changes, reducers: Mapping[s
     if document.alias:
         fields = {**fields, **document.alias}
     fields = fold(fields, net, reducers)
-    for field, raw in document.exact.items():
-        if is_null(raw):
-            fields.pop(field, None)
-        else:
-            fields[field] = raw
-    return fields
+    return {**fields, **document.exact} if document.exact else fields
 
 
 def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Input:
@@ -176,10 +170,9 @@ def join(spawned: Input, contributions: Iterable[Changes], drops: Iterable[str],
     dropped = frozenset(drops)
     for part in contributions:
         joined = extend(joined, part.without(dropped), reducers)
-    gone = dropped & joined.fields.keys()
-    if gone:
-        fields = {field: raw for field, raw in joined.fields.items() if field not in gone}
-        joined = msgspec.structs.replace(joined, fields=fields, exact={**joined.exact, **dict.fromkeys(gone, NULL)})
+    hidden = dropped & joined.fields.keys()  # what an alias hid inside the cohort is gone after it, here and further out
+    if hidden:
+        joined = extend(joined, Changes(dict.fromkeys(sorted(hidden), NULL)), reducers)
     return msgspec.structs.replace(joined, steps=spawned.steps)
 
 

@@ -19,7 +19,8 @@ of that transaction stands in. Others ask again and again and never wait inside 
 pooler's server connection, and the snapshot of a waiting `select` would stop `create index concurrently` for ever.
 
 *Without a transaction* (`create index concurrently`), one connection holds the turn and a second one runs the statements.
-Killed half way, they run again from the first: such a text says `if exists` and `if not exists`.
+Killed half way, they run again from the first: such a text says `if exists` and `if not exists`. The server does not notice
+that a killed migrator is gone while it builds an index, so whoever has the turn next ends that statement first.
 
 *Locks on live tables* are waited for briefly, so that no traffic queues behind a waiting migration, and often.
 """
@@ -38,7 +39,7 @@ from importlib.resources.abc import Traversable
 import msgspec
 import psycopg
 from psycopg import IsolationLevel, errors
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import class_row
 
 from dwarf import __version__
@@ -52,11 +53,14 @@ FORMS = (MODERN, OLDER)
 
 TURN_SECONDS_MAX = 1_800  # how long others may take before this one gives up
 TURN_POLL_SECONDS = 0.1
+ORPHAN_SECONDS_MAX = 60
 LOCK_TIMEOUT_MS = 2_000  # for each lock that a migration takes
 ATTEMPTS_MAX = 30
 RETRY_SECONDS = 0.2  # times the number of the attempt
 RETRY_SECONDS_MAX = 3.0
 CONNECT_SECONDS_MAX = 10
+APPLICATION = "dwarf migrate"
+WORKER = "dwarf migrate, at work"  # a second connection; only with the turn is there one
 BOOTSTRAP_LOCK = int.from_bytes(b"dwarfddl", "big")
 
 # Of the transaction alone. A server that lacks a setting is not asked for it.
@@ -91,7 +95,8 @@ _RETRIED = (errors.LockNotAvailable, errors.DeadlockDetected, errors.Serializati
 class MigrationError(DwarfError):
     """A database's schema cannot be brought up to this code. Nothing was left half done.
 
-    `rule` is a short stable identifier: source, server-version, newer-breaking, checksum, gap, turn, lock or statement.
+    `rule` is a short stable identifier: source, server-version, newer-breaking, checksum, gap, turn, lock,
+    read-only or statement.
     """
 
     def __init__(self, message: str, *, rule: str) -> None:
@@ -307,11 +312,10 @@ def migrate(conninfo: str, source: Traversable | None = None) -> list[Applied]:
                 done.append(applied)
 
 
-def _connect(conninfo: str) -> psycopg.Connection[tuple[object, ...]]:
-    given = conninfo_to_dict(conninfo)
-    ours: dict[str, str | int] = {"application_name": "dwarf migrate", "connect_timeout": CONNECT_SECONDS_MAX}
-    missing = {name: value for name, value in ours.items() if name not in given}
-    connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, **missing)  # type: ignore[arg-type]
+def _connect(conninfo: str, application: str = APPLICATION) -> psycopg.Connection[tuple[object, ...]]:
+    seconds = conninfo_to_dict(conninfo).get("connect_timeout") or CONNECT_SECONDS_MAX
+    complete = make_conninfo(conninfo, application_name=application, connect_timeout=seconds)
+    connection = psycopg.connect(complete, autocommit=True, prepare_threshold=None)
     connection.isolation_level = IsolationLevel.READ_COMMITTED
     return connection
 
@@ -386,6 +390,10 @@ def _apply_one(connection: psycopg.Connection[tuple[object, ...]], migration: Mi
                 )
                 raise MigrationError(text, rule="lock") from error
             time.sleep(min(RETRY_SECONDS * attempts, RETRY_SECONDS_MAX))
+        except errors.ReadOnlySqlTransaction as error:
+            raise MigrationError(
+                f"migration {migration} is pending and the database is read-only: {_told(error)}", rule="read-only"
+            ) from error
         else:
             time.sleep(TURN_POLL_SECONDS)
     raise MigrationError(f"migration {migration}: another one was at work on the ledger for {TURN_SECONDS_MAX} s", rule="turn")
@@ -429,10 +437,25 @@ def _run(connection: psycopg.Connection[tuple[object, ...]], migration: Migratio
         _execute(connection, migration, migration.text)
         return applied
     # The row comes last: a transaction that has written holds back the cleaning of the whole database until it ends.
-    with _connect(conninfo) as worker:
+    _end_orphans(connection)
+    with _connect(conninfo, WORKER) as worker:
         for statement in statements(migration.text):
             _execute(worker, migration, statement)
     return _record(connection, migration)
+
+
+def _end_orphans(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    """End the statements of migrators that are gone. With the turn in hand, no worker but such a one can be there."""
+    orphans = (
+        " from pg_catalog.pg_stat_activity as activity"
+        " where activity.datname = pg_catalog.current_database() and activity.usename = current_user"
+        " and activity.application_name = %s and activity.state <> 'idle' and activity.pid <> pg_catalog.pg_backend_pid()"
+    )
+    deadline = time.monotonic() + ORPHAN_SECONDS_MAX
+    while connection.execute("select pg_catalog.pg_terminate_backend(activity.pid)" + orphans, (WORKER,)).fetchall():
+        if time.monotonic() > deadline:
+            raise MigrationError("a statement of a migrator that is gone does not end", rule="turn")
+        time.sleep(TURN_POLL_SECONDS)
 
 
 def _record(connection: psycopg.Connection[tuple[object, ...]], migration: Migration) -> Applied:
@@ -450,7 +473,7 @@ def _record(connection: psycopg.Connection[tuple[object, ...]], migration: Migra
 def _execute(connection: psycopg.Connection[tuple[object, ...]], migration: Migration, sql: str) -> None:
     try:
         connection.execute(sql.encode())
-    except _RETRIED:
+    except (*_RETRIED, errors.ReadOnlySqlTransaction):
         raise
     except psycopg.OperationalError as error:
         if error.sqlstate is None:

@@ -11,7 +11,7 @@ from dwarf.errors import GraphError
 from dwarf.limits import FIELD_CHARS_MAX, NAME_CHARS_MAX
 
 _WORD = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
-_LITERAL = re.compile(r"true|false|[0-9]+([eE][0-9]+)?", re.ASCII)  # what a condition reads as a value, not as a name
+_LITERAL = re.compile(r"true|false|[0-9]+(e[0-9]+)?", re.ASCII | re.IGNORECASE)  # what a condition reads as a value, not as a name
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SHOWN_CHARS_MAX = 80
 

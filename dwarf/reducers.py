@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from dwarf.errors import ReducerError
 from dwarf.limits import VALUE_BYTES_MAX
-from dwarf.values import is_null, opens_with, start_of
+from dwarf.values import comparable, is_null, opens_with, start_of
 
 _EXACT_FLOAT = float(1 << 53)
 
@@ -108,7 +108,7 @@ def _add(current: Raw | None, contribution: Raw) -> Raw:
         total = left + right
     except OverflowError:
         raise _Unfit(f"cannot add {_short(left)} and {_short(right)}: the sum is too large for a fraction") from None
-    if not math.isfinite(total):
+    if isinstance(total, float) and not math.isfinite(total):
         raise _Unfit(f"overflows: {_short(left)} plus {_short(right)} is not a finite number")
     try:
         return Raw(_encode(total))
@@ -131,12 +131,12 @@ def _union(current: Raw | None, contribution: Raw) -> Raw:
     if not isinstance(old, list):
         raise _Unfit(f"needs a list to unite with, not {_kind(old)}")
     new = _decode(contribution)
-    seen = {_identity(value) for value in old}
+    seen = {comparable(value) for value in old}
     fresh = []
     for value in new if isinstance(new, list) else [new]:
-        identity = _identity(value)
-        if identity not in seen:
-            seen.add(identity)
+        found = comparable(value)
+        if found not in seen:
+            seen.add(found)
             fresh.append(value)
     addition = Raw(_encode(fresh))
     return _append(current, addition)
@@ -186,17 +186,6 @@ def _typed(raw: Raw, kind: type, wanted: str) -> Any:
     value = _decode(raw)
     if not isinstance(value, kind):
         raise _Unfit(f"needs {wanted}, not {_kind(value)}")
-    return value
-
-
-def _identity(value: Any) -> Any:
-    """Return a hashable stand-in that is equal for equal JSON values: 1 and 1.0 are, True and 1 are not."""
-    if isinstance(value, bool) or value is None:
-        return (value is None, value)
-    if isinstance(value, dict):
-        return ("object", frozenset((key, _identity(inner)) for key, inner in value.items()))
-    if isinstance(value, list):
-        return ("list", tuple(_identity(inner) for inner in value))
     return value
 
 

@@ -51,7 +51,7 @@ class Backoff(msgspec.Struct, frozen=True):
 
     def grants(self, attempt: int, *, age: float) -> bool:
         """Tell whether the next attempt would start within the horizon; `age` is the step's, in seconds."""
-        return self.give_up_after <= 0 or age + self.delay(attempt) < self.give_up_after
+        return self.give_up_after <= 0 or age + self.delay(attempt) <= self.give_up_after
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):

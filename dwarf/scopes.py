@@ -177,11 +177,8 @@ class _Walk:
         if len(self.waiting.get(one, ())) < len(self.waiting.get(other, ())):
             one, other = other, one
         self.same[other] = one
-        waiting = self.waiting.pop(other, [])
-        if one in self.fan_ins:
-            self.asked.extend(waiting)
-        elif waiting:
-            self.waiting.setdefault(one, []).extend(waiting)
+        if waiting := self.waiting.pop(other, []):
+            self.waiting[one].extend(waiting)  # which is there, since it is the longer list
         fan_in = self.fan_ins.pop(other, None)
         if fan_in is not None and (own := self.settle(one, fan_in)) != fan_in:
             self.splits.append((other, edge, own, fan_in))

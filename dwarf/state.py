@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from dwarf.errors import InvalidArgument, StateTypeError
-from dwarf.values import NULL, Fields, encode_fields, is_null, opens_with, parse_object, start_of
+from dwarf.values import NULL, Fields, are_equal, encode_fields, is_null, opens_with, parse_object, start_of
 
 T = TypeVar("T")
 
@@ -26,7 +26,6 @@ _SHOWN_CHARS_MAX = 40
 _ZERO_DURATION = datetime.timedelta(0)
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _member = re.compile(r"at `\$\.(\w+)|field `([^`]+)`")
 
 
@@ -157,7 +156,7 @@ class State(TypedReads, Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, State):
             mine, theirs = self.enacted()._fields, other.enacted()._fields
-            return mine == theirs or (mine.keys() == theirs.keys() and canonical(mine) == canonical(theirs))
+            return mine.keys() == theirs.keys() and all(are_equal(raw, theirs[field]) for field, raw in mine.items())
         if isinstance(other, Mapping):
             return dict(self) == dict(other)
         return NotImplemented
@@ -167,11 +166,6 @@ class State(TypedReads, Mapping[str, Any]):
     def __repr__(self) -> str:
         text = self.to_json().decode()
         return f"State({text if len(text) <= 200 else text[:199] + '…'})"
-
-
-def canonical(fields: Fields) -> bytes:
-    """Return one spelling for equal states: members sorted, numbers and texts in their shortest form."""
-    return _encode_sorted({field: _decode(raw) for field, raw in fields.items()})
 
 
 def decode_as(key: str, raw: Raw, kind: Any) -> Any:
@@ -185,12 +179,15 @@ def decode_as(key: str, raw: Raw, kind: Any) -> Any:
         raise _mistyped(key, raw, f"{name_of(kind)}: {error}") from None
     except (OverflowError, RecursionError) as error:
         raise StateTypeError(f"field {key!r} cannot be read as {name_of(kind)}: {error}", field=key) from None
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         raise InvalidArgument(f"field {key!r} cannot be read as {name_of(kind)}: {error}") from None
 
 
 def reader(kind: Any) -> Callable[[Raw], Any]:
-    """Return the function that decodes a value, which is not null, as `kind`. Raises `TypeError` when msgspec reads no such type."""
+    """Return the function that decodes a value, which is not null, as `kind`.
+
+    Raises `TypeError` when msgspec reads no such type, `NameError` when the type's own annotations name something unknown.
+    """
     try:
         return _known_reader(kind)
     except TypeError:
@@ -205,17 +202,17 @@ def parse_as(fields: Fields, kind: type[T], what: str = "the state") -> T:
     present = {field: raw for field, raw in fields.items() if raw != NULL}
     try:
         nullable, durations = _members_to_adapt(kind)
-        for member in nullable:
-            present.setdefault(member, NULL)
         for member in durations & present.keys():
             if not opens_with(present[member], b'"'):
                 present[member] = Raw(_encode(decode_as(member, present[member], datetime.timedelta)))
+        for member in nullable:
+            present.setdefault(member, NULL)
         value: T = reader(kind)(Raw(_encode(present)))
         return value
     except msgspec.DecodeError as error:
         found = _member.search(str(error))
         raise StateTypeError(f"{what} does not fit {name_of(kind)}: {error}", field=(found[1] or found[2]) if found else "") from None
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         raise InvalidArgument(f"{what} cannot be read as {name_of(kind)}: {error}") from None
 
 
@@ -266,10 +263,7 @@ def _find_members_to_adapt(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
     """Return the members of an object type that may be None and have no default, and those that are durations."""
     from msgspec import inspect
 
-    try:
-        members = getattr(inspect.type_info(kind), "fields", ())
-    except TypeError:
-        members = ()
+    members = getattr(inspect.type_info(kind), "fields", ())
     nullable, durations = set(), set()
     for member in members:
         kinds = {type(part) for part in getattr(member.type, "types", [member.type])}

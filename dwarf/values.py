@@ -181,6 +181,22 @@ def start_of(raw: Raw | bytes, size: int) -> bytes:
     return bytes(memoryview(raw)[:size])
 
 
+def comparable(value: Any) -> Any:
+    """Return a hashable stand-in for a decoded value, equal for equal values: 1 and 1.0 are, True and 1 are not."""
+    if isinstance(value, bool) or value is None:
+        return (value is None, value)
+    if isinstance(value, dict):
+        return ("object", frozenset((key, comparable(inner)) for key, inner in value.items()))
+    if isinstance(value, list):
+        return ("list", tuple(comparable(inner) for inner in value))
+    return value
+
+
+def are_equal(left: Raw, right: Raw) -> bool:
+    """Tell whether two values are equal, however they are spelled."""
+    return left == right or comparable(_decode(left)) == comparable(_decode(right))
+
+
 def printable(text: str) -> str:
     """Return text with its lone surrogates spelled out, so that it can be put into a message."""
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

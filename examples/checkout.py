@@ -1,8 +1,8 @@
 """A checkout: stock is reserved line by line, the card is charged, and what was reserved is released when that fails.
 
-    dwarf graph render examples.checkout:app:checkout -o checkout.svg
-    dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [{"sku": "A1", "price": 20, "count": 2}]}'
-    dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [], "card": "expired"}'
+dwarf graph render examples.checkout:app:checkout -o checkout.svg
+dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [{"sku": "A1", "price": 20, "count": 2}]}'
+dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [], "card": "expired"}'
 """
 
 from __future__ import annotations

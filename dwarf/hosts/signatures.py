@@ -165,7 +165,7 @@ def _check_readable(kind: Any, what: str) -> None:
         reader(kind)
         is_readable = not isinstance(inspect.type_info(kind), inspect.CustomType)
         why = "state values are read as plain types, Structs, dataclasses and the like"
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         is_readable, why = False, str(error)
     if not is_readable:
         raise InvalidArgument(f"{what} is annotated {name_of(kind)}, which no state value can be read as: {why}")

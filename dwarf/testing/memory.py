@@ -37,7 +37,7 @@ class Row:
         self.size = self.expanded = self.arrived = self.bad = 0
         self.last_arrival: int | None = None
         self.payload: bytes | None = None
-        self.parked = 0
+        self.parked = (0.0, 0, 0)
         self.child: Any = None
 
     @property
@@ -82,6 +82,7 @@ class TraceStep:
 
     def __init__(self, path: str, row: Row) -> None:
         self.path, self.task, self.depth = path, row.task, row.depth
+        self.step_id = step_id(row.branch, row.seq)
         self.attempt, self.status, self.via = 0, StepStatus.PENDING, "normal"
         self.input, self.error = State(), ""
         self.changes: dict[str, Any] = {}
@@ -156,8 +157,8 @@ class Store:
     def show_input(self, row: Row, state: State) -> None:
         self._show(row).input = state
 
-    def park(self, row: Row, record: Record, order: int) -> None:
-        row.status, row.payload, row.parked = record.status, record.payload, order
+    def park(self, row: Row, record: Record, now: float) -> None:
+        row.status, row.payload, row.parked = record.status, record.payload, (now, row.branch, row.seq)
         row.past = Past(changes=Changes.decode(record.kept))
         self._show(row)
 

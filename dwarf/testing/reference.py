@@ -28,6 +28,7 @@ from dwarf.hosts.run import run_async, run_sync
 from dwarf.inputs import Input
 from dwarf.keys import FlowKey, flow_id, step_id
 from dwarf.outcome import Outcome, clean_reason
+from dwarf.rebuild import Rebuild
 from dwarf.record import ClaimedStep, Kind, Record, Todo
 from dwarf.state import State
 from dwarf.status import Status, StepStatus
@@ -56,7 +57,6 @@ class _World:
         self.dice = random.Random(seed)
         self.baggage = baggage
         self.now = 0.0
-        self.parks = 0
         self.flows = 0
         self.steps_left = STEPS_MAX
 
@@ -92,7 +92,7 @@ class ReferenceRun:
 
     def _open(self, world: _World, graph: Graph, state: bytes, caller: tuple[ReferenceRun, Row] | None) -> None:
         graph.validate()
-        self._world, self._graph, self._caller = world, graph, caller
+        self._world, self._graph, self._caller = world, Graph.from_json(graph.to_json()), caller  # frozen as it is now
         world.flows += 1
         self.key = FlowKey(1, flow_id(0, world.flows), f"{world.flows:016x}")
         self._store = Store(State.from_json(state).enacted().to_json(), graph.reducers)
@@ -117,8 +117,13 @@ class ReferenceRun:
         """The (path, attempt) of every task run, in order."""
         return list(self._store.runs)
 
+    def rebuild(self) -> Rebuild:
+        """Return the flow's history, ready to be asked for inputs and the final state."""
+        return self._store.rebuild(self._graph)
+
     @property
     def outcome(self) -> Outcome:
+        """Where the flow stands now."""
         if self._status.closed:
             return Outcome(status=self._status, state=self._final, error=self._error, reason=self._reason)
         waiting = self._first_interrupt()
@@ -134,9 +139,13 @@ class ReferenceRun:
 
     # What a test does
 
-    def advance(self) -> Outcome:
-        """Run ready steps until the flow stops, moving the clock on when all that is left waits for a time."""
-        while not self._status.closed:
+    def advance(self, *, steps_max: int | None = None) -> Outcome:
+        """Run ready steps until the flow stops, moving the clock on when all that is left waits for a time.
+
+        `steps_max` stops after so many rows have been worked off; `advance` again goes on from there.
+        """
+        left = -1 if steps_max is None else steps_max
+        while not self._status.closed and left:
             waiting = [(run, row) for run in self._tree() for row in run._store.rows() if row.status is StepStatus.PENDING]
             if not waiting:
                 break
@@ -146,6 +155,7 @@ class ReferenceRun:
                 continue
             run, row = self._world.dice.choice(ready)
             run._process(row)
+            left -= 1
         return self.outcome
 
     def resume(self, data: Any = None) -> None:
@@ -172,7 +182,7 @@ class ReferenceRun:
         self._root_only("terminate")
         for run in list(self._tree()):
             run._store.end_all(StepStatus.TERMINATED, self._world.now)
-            run._final = run._store.rebuild(run._graph).final_state()
+            run._final = run.rebuild().final_state()
             run._status, run._reason = Status.TERMINATED, clean_reason(reason)
 
     def _root_only(self, verb: str) -> None:
@@ -257,8 +267,7 @@ class ReferenceRun:
     def _store_record(self, row: Row, record: Record) -> None:
         now = self._world.now
         if record.kind is Kind.PARK:
-            self._world.parks += 1
-            self._store.park(row, record, self._world.parks)
+            self._store.park(row, record, now)
             if record.child is not None:
                 row.child = self._spawn(row, record.child.url, record.child.input)
         elif record.kind is Kind.RETRY:
@@ -289,8 +298,10 @@ class ReferenceRun:
         run, row = self._caller
         if self._status is Status.COMPLETED:
             row.past = Past(changes=row.past.changes, result=record.final_state)
-        else:
+        elif self._status is Status.FAILED:
             row.past = Past(changes=row.past.changes, child_error=record.error)
+        else:
+            row.todo, row.past = Todo.CANCEL, Past()  # the cancellation goes on to the caller's own edge
         row.wake(run._world.now)
 
 

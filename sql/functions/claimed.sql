@@ -24,6 +24,8 @@ create type dwarf.claimed as (
 , priority smallint
 , day int
 , root_id bigint
+, caller_flow bigint
+, caller_branch bigint
 , token text
 , graph_id int
 , workflow text

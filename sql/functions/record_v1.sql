@@ -145,7 +145,8 @@ begin
       woke_branch := v_counted.woke_branch;
     end if;
     if v_rows.caller_flow is not null then
-      select * into v_counted from dwarf.wake_callers_v1(v_now, v_rows.caller_flow, v_rows.caller_branch, v_rows.caller_seq);
+      select * into v_counted from dwarf.wake_callers_v1(v_now, v_rows.caller_flow, v_rows.caller_branch, v_rows.caller_seq
+      , v_rows.caller_cancelled);
       woke_flow := woke_flow || v_counted.woke_flow;
       woke_branch := woke_branch || v_counted.woke_branch;
     end if;

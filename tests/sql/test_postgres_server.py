@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from dwarf.testing import postgres
 from dwarf.testing.databases import create_database, drop_database, fresh_database, template_database
-from dwarf.testing.postgres import DURABLE, QUICK, Missing, Server, ServerFailed, SharedServer, find_bindir
+from dwarf.testing.postgres import DURABLE, EMBEDDED, QUICK, Missing, Server, ServerFailed, find_bindir
 
 Until = Callable[[Callable[[], object], str], None]
 LEDGER = (Path(__file__).parent.parent.parent / "sql" / "migrations" / "0000_ledger.sql").read_text()
@@ -32,13 +33,15 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of temporary files that no other test sweeps. Its path is short, as sockets need it."""
     folder = Path("/tmp") / f"dwarf-{os.getpid()}-{tmp_path.name[-8:]}"
     folder.mkdir(mode=0o755)
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
-    return folder
+    yield folder
+    monkeypatch.undo()
+    shutil.rmtree(folder)
 
 
 def value(dsn: str, statement: str) -> object:
@@ -148,12 +151,13 @@ def test_nothing_of_the_callers_environment_reaches_the_server(version: str, mon
 
 
 def test_programs_out_of_the_accounts_reach_are_copied(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.geteuid() != 0 or version != postgres.EMBEDDED:
+    if os.geteuid() != 0 or version != EMBEDDED:
         pytest.skip("it takes root, and programs that can be moved")
     package = find_bindir(version).parent.parent
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    (closed / package.name).symlink_to(package)
+    for part in (package, package.with_suffix(".libs")):
+        (closed / part.name).symlink_to(part)
     with Server(closed / package.name / "pginstall" / "bin", settings=QUICK, in_memory=True) as server:
         assert server.folder is not None
         assert is_listed(server.folder / "install")
@@ -171,8 +175,8 @@ def test_a_missing_version_says_what_would_bring_it(monkeypatch: pytest.MonkeyPa
 
 
 @contextmanager
-def member(version: str, run: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    process = subprocess.Popen([sys.executable, "-c", MEMBER, version, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def member(run: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    process = subprocess.Popen([sys.executable, "-c", MEMBER, EMBEDDED, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -183,9 +187,9 @@ def member(version: str, run: str) -> Iterator[tuple[subprocess.Popen[str], list
         process.stdout.close()
 
 
-def test_the_processes_of_a_run_share_a_server_and_the_last_one_stops_it(version: str, own_temp: Path) -> None:
-    with member(version, "r1") as (_, [folder, port, started]):
-        with member(version, "r1") as (_, told):
+def test_the_processes_of_a_run_share_a_server_and_the_last_one_stops_it(own_temp: Path) -> None:
+    with member("r1") as (_, [folder, port, started]):
+        with member("r1") as (_, told):
             assert told == [folder, port, "False"]
         assert started == "True"
         assert is_listed(Path(folder))
@@ -193,8 +197,8 @@ def test_the_processes_of_a_run_share_a_server_and_the_last_one_stops_it(version
     assert {path.name for path in own_temp.iterdir()} == {f"dwarf-pg-{os.geteuid()}.lock"}
 
 
-def test_the_first_may_leave_before_the_last(version: str, own_temp: Path) -> None:
-    with member(version, "r1") as (first, [folder, *_]), member(version, "r1"):
+def test_the_first_may_leave_before_the_last(own_temp: Path) -> None:
+    with member("r1") as (first, [folder, *_]), member("r1"):
         assert first.stdin is not None
         first.stdin.close()
         assert first.wait() == 0
@@ -203,13 +207,13 @@ def test_the_first_may_leave_before_the_last(version: str, own_temp: Path) -> No
     assert not Path(folder).exists()
 
 
-def test_runs_do_not_share(version: str, own_temp: Path) -> None:
-    with member(version, "r1") as (_, [one, *_]), member(version, "r2") as (_, [other, *_]):
+def test_runs_do_not_share(own_temp: Path) -> None:
+    with member("r1") as (_, [one, *_]), member("r2") as (_, [other, *_]):
         assert one != other
 
 
-def test_members_that_come_at_once_get_one_server(version: str, own_temp: Path) -> None:
-    commands = [[sys.executable, "-c", MEMBER, version, "r1"]] * 4
+def test_members_that_come_at_once_get_one_server(own_temp: Path) -> None:
+    commands = [[sys.executable, "-c", MEMBER, EMBEDDED, "r1"]] * 4
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for command in commands]
     told = [process.stdout.readline().split() for process in processes if process.stdout]
     for process in processes:
@@ -218,30 +222,30 @@ def test_members_that_come_at_once_get_one_server(version: str, own_temp: Path) 
     assert sorted(line[2] for line in told) == ["False", "False", "False", "True"]
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next(version: str, own_temp: Path, until: Until) -> None:
-    with member(version, "r1") as (killed, [folder, *_]):
+def test_what_a_killed_run_left_is_swept_by_the_next(own_temp: Path, until: Until) -> None:
+    with member("r1") as (killed, [folder, *_]):
         killed.kill()
         killed.wait()
         assert is_listed(Path(folder))
-    with member(version, "r2"):
+    with member("r2"):
         until(lambda: not is_listed(Path(folder)), "the killed run's server has ended")
         assert not Path(folder).exists()
         assert not postgres._in_memory(Path(folder)).exists()
 
 
-def test_a_run_with_a_killed_member_goes_on(version: str, own_temp: Path) -> None:
-    with member(version, "r1") as (_, [folder, *_]):
-        with member(version, "r1") as (killed, _):
+def test_a_run_with_a_killed_member_goes_on(own_temp: Path) -> None:
+    with member("r1") as (_, [folder, *_]):
+        with member("r1") as (killed, _):
             killed.kill()
-        with member(version, "r2"):
+        with member("r2"):
             assert is_listed(Path(folder))
     assert not is_listed(Path(folder))
 
 
-def test_the_same_run_started_anew_after_a_kill_gets_a_fresh_server(version: str, own_temp: Path) -> None:
-    with member(version, "r1") as (killed, told):
+def test_the_same_run_started_anew_after_a_kill_gets_a_fresh_server(own_temp: Path) -> None:
+    with member("r1") as (killed, told):
         killed.kill()
-    with member(version, "r1") as (_, again):
+    with member("r1") as (_, again):
         assert again[0] == told[0]
         assert again[2] == "True"
 
@@ -266,8 +270,8 @@ def test_a_process_that_was_given_the_id_of_a_server_is_left_alone(own_temp: Pat
     bystander.communicate()
 
 
-def test_leaving_an_own_server_running_at_exit_stops_it(version: str, own_temp: Path) -> None:
-    code = f"from dwarf.testing.postgres import *; print(Server(find_bindir({version!r}), settings=QUICK, in_memory=True).start().folder)"
+def test_leaving_an_own_server_running_at_exit_stops_it(own_temp: Path) -> None:
+    code = f"from dwarf.testing.postgres import *; print(Server(find_bindir({EMBEDDED!r}), settings=QUICK, in_memory=True).start().folder)"
     folder = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert not Path(folder).exists()
     assert not is_listed(Path(folder))
@@ -330,5 +334,5 @@ def test_a_template_left_unfinished_is_made_anew(pg: Server, source: Path) -> No
 
 
 def test_nothing_here_needs_pytest() -> None:
-    code = "import sys, dwarf.testing.postgres, dwarf.testing.databases; sys.exit('pytest' in sys.modules or 'asyncio' in sys.modules)"
+    code = "import sys, dwarf.testing.postgres, dwarf.testing.databases; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ KEYS = {
 _decoder = json.JSONDecoder()
 _edge = re.compile(r"(?P<nodes>[^>]+(?:->[^>]+?)+?)(?:\s+(?P<kind>when|switch|each|goto|onError)\b\s*(?P<rest>.*))?$")
 _selector = re.compile(r"""\[((?:[^]["]|"[^"]*"|\[[^]]*\])*)\]\s*""")
+_step = re.compile(
+    r"""(?P<path>\S+)\s+(?P<task>\w+)(?:\s+(?P<status>[a-z]+)(?=\s|$))?(?P<facts>(?:[^"]|"[^"]*")*?)(?:\s+:\s(?P<states>.*))?"""
+)
 _modifier = re.compile(r"\s*([a-z_]+)=")
 
 
@@ -64,7 +68,7 @@ class Line:
     changes: Any = ANY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """One trace: a graph, what its tasks do, what is done to the flow from outside, and what must come of it."""
 
@@ -97,7 +101,7 @@ def read_trace(entry: dict[str, Any], file: str) -> Trace:
     try:
         if unknown := entry.keys() - KEYS:
             raise NotationError(f"no such key: {', '.join(sorted(unknown))}")
-        steps = [line for line in lines_of(entry.get("steps", "..."))]
+        steps = list(lines_of(entry.get("steps", "...")))
         return Trace(
             id=entry["id"],
             title=entry["title"],
@@ -160,7 +164,7 @@ def read_edge(graph: Graph, line: str) -> None:
     groups = [[node.strip() for node in group.split(",")] for group in match["nodes"].split("->")]
     for node in (node for group in groups for node in group if node.endswith(FAN_IN)):
         graph.set_fan_in(node.rstrip(FAN_IN))
-    for sources, targets in zip(groups, groups[1:], strict=False):
+    for sources, targets in pairwise(groups):
         for source in sources:
             for target in targets:
                 add_edge(graph, source.rstrip(FAN_IN), target.rstrip(FAN_IN), kind=match["kind"] or "", rest=match["rest"] or "")
@@ -234,18 +238,17 @@ def read_act(line: str) -> Act:
 
 
 def read_step(line: str) -> Line:
-    head, _, state = line.partition(" : ")
-    path, task, rest = (head.split(None, 2) + [""])[:3]
-    status = re.match(r"[a-z]+(?=\s|$)", rest)
-    facts = {"status": status[0] if status else "completed", "attempt": 0}
-    facts["via"] = VIA.get(facts["status"], "normal")
-    facts |= read_facts(rest[status.end() :] if status else rest)
-    given, wrote = (split_states(state) + [ANY, ANY])[:2]
-    return Line(path, task, {key: value for key, value in facts.items() if value != ANY}, given, wrote)
+    parts = _step.fullmatch(line)
+    if not parts:
+        raise NotationError(f"no step: {line!r}")
+    status = parts["status"] or "completed"
+    facts: dict[str, Any] = {"status": status, "attempt": 0, "via": VIA.get(status, "normal"), **read_facts(parts["facts"])}
+    given, wrote, *_ = [*split_states(parts["states"] or ""), ANY, ANY]
+    return Line(parts["path"], parts["task"], {key: value for key, value in facts.items() if value != ANY}, given, wrote)
 
 
 def read_child(line: str) -> Line:
-    path, status, rest = (line.split(None, 2) + [""])[:3]
+    path, status, rest, *_ = [*line.split(None, 2), ""]
     return Line(path, status, {"status": status, **read_facts(rest)})
 
 

@@ -42,16 +42,16 @@ def start(trace: Trace, *, seed: int) -> ReferenceRun:
 
 def perform(run: ReferenceRun, act: Act) -> list[str]:
     """Do one act of a story; `=> 409` says that it must be refused."""
-    shown = f"after `{act.verb}{'' if act.argument is None else ' ' + json.dumps(act.argument)}`"
+    doing = f"after `{act.verb}{'' if act.argument is None else ' ' + json.dumps(act.argument)}`"
     verb: Callable[..., object] = getattr(run, act.verb)
     status = act.outcome.get("status", "")
     try:
         verb() if act.argument is None else verb(act.argument)
     except DwarfError as error:
-        return [] if status == str(error.status) else [f"{shown}: refused with {error.status}: {error}"]
+        return [] if status == str(error.status) else [f"{doing}: refused with {error.status}: {error}"]
     if status.isdigit():
-        return [f"{shown}: expected a refusal with {status}, got none"]
-    return compare_outcome(run.outcome, act.outcome, shown)
+        return [f"{doing}: expected a refusal with {status}, got none"]
+    return list(compare_outcome(run.outcome, act.outcome, doing))
 
 
 # ---- tasks ----
@@ -94,11 +94,11 @@ class Script:
                 return
 
     def holds(self, condition: str) -> bool:
-        left, operator, right = condition.partition(" ")
-        operator, _, wanted = operator and right.partition(" ")
-        if left == "run":
+        name, _, rest = condition.partition(" ")
+        operator, _, wanted = rest.partition(" ")
+        if name == "run":
             return self.run == int(operator)
-        value = self.look_up(left)
+        value = self.look_up(name)
         if operator in ("present", "absent"):
             return (value is None) == (operator == "absent")
         equal = value == json.loads(wanted)

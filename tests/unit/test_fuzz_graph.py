@@ -199,8 +199,9 @@ def test_any_argument_is_taken_or_refused(calls: list[tuple[str, list[Any]]]) ->
     put_through(graph)
 
 
-@given(st.text(max_size=5) | st.text(alphabet="aA9_eE.0 truefals", max_size=6))
+@given(st.text(max_size=5) | st.text(alphabet="aA9_eE.0 truefalsTRUEFALS", max_size=6))
 @example("true")
+@example("TruE")
 @example("1e3")
 @example("1e")
 @example("00")

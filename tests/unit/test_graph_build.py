@@ -430,7 +430,7 @@ def test_names_may_hold_anything_else() -> None:
         assert list(Graph.from_json(graph.to_json())) == [name]
 
 
-BAD_FIELDS = ["a.b", "a-b", "a b", " a", "a\n", "é", "ａ", "a$", "a[0]", "true", "false", "12", "1e3", "0E0", "٣"]
+BAD_FIELDS = ["a.b", "a-b", "a b", " a", "a\n", "é", "ａ", "a$", "a[0]", "true", "false", "TRUE", "fAlse", "12", "1e3", "0E0", "٣"]
 
 
 @pytest.mark.row("B-54")
@@ -464,7 +464,7 @@ def test_fields_of_wrong_types_and_lengths(field: Any, rule: str) -> None:
     assert graph.tasks == []
 
 
-@pytest.mark.parametrize("field", ["a", "A9_", "_", "5a", "True", "null", "and", "1_0", "trueish", "x" * FIELD_CHARS_MAX])
+@pytest.mark.parametrize("field", ["a", "A9_", "_", "5a", "null", "Trues", "and", "1_0", "trueish", "x" * FIELD_CHARS_MAX])
 def test_fields_that_a_condition_can_spell(field: str) -> None:
     graph = Graph("G").set_reducer(field, "add").add_transition_for_each("A", "J", field, field).add_transition("J", END)
     graph.set_fan_in("J").validate()
@@ -508,6 +508,16 @@ def test_a_condition_with_a_bad_name_is_refused_whichever_comes_first() -> None:
     for source in ("", None, ["A"]):
         with pytest.raises(GraphError):
             Graph("G").add_transition_when(source, "B", "(((")  # type: ignore[arg-type]
+
+
+def test_an_edge_that_needs_one_task_too_many_adds_none() -> None:
+    graph = Graph("G").add_transition_chain(*(f"t{number}" for number in range(TASKS_MAX - 1)))
+    before = graph.to_json()
+    with pytest.raises(GraphError) as caught:
+        graph.add_transition("new", "newer")
+    assert caught.value.rule == "too-many-tasks"
+    assert graph.to_json() == before
+    graph.add_transition("new", "new")
 
 
 def test_too_many_tasks_are_refused_when_added() -> None:

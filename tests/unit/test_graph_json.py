@@ -128,11 +128,21 @@ def test_a_scheduler_is_written_when_there_is_one() -> None:
 
 
 @pytest.mark.row("A-26", "B-03")
-@pytest.mark.parametrize("task", [{"name": "A"}, {"name": "A", "url": None}, {"name": "A", "url": ""}])
+@pytest.mark.parametrize("task", [{"name": "A"}, {"name": "A", "url": None}])
 def test_a_task_without_url_is_called_by_its_name(task: dict[str, Any]) -> None:
     graph = read({"name": "G", "entryPoint": "A", "tasks": [task], "transitions": [{"from": "A", "to": "END"}]})
     assert graph.tasks == [Task("A", "A")]
     graph.validate()
+
+
+@pytest.mark.row("A-25", "B-03")
+def test_an_empty_url_stays_empty() -> None:
+    graph = sketch("A->END").set_url("A", "")
+    assert decoded(graph)["tasks"] == [{"name": "A", "url": ""}]
+    twin = Graph.from_json(graph.to_json())
+    assert twin.to_json() == graph.to_json()
+    with pytest.raises(GraphError, match="the URL of task 'A' is empty"):
+        twin.validate()
 
 
 @pytest.mark.row("A-28")

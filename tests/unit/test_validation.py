@@ -81,7 +81,8 @@ def test_task_names_are_there_and_differ() -> None:
 def test_an_empty_url() -> None:
     graph = Graph("G").set_url("A", "").add_transition("A", END)
     assert refused(graph, "task-url", "'A'").place == "A"
-    Graph.from_json(graph.to_json()).validate()
+    refused(Graph.from_json(graph.to_json()), "task-url", "'A'")
+    read(edge("A", END)).validate()
     graph.set_url("A", "u").validate()
 
 

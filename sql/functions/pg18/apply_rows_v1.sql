@@ -36,6 +36,7 @@ create function dwarf.apply_rows_v1(
 , out caller_flow bigint[]
 , out caller_branch bigint[]
 , out caller_seq int[]
+, out caller_cancelled boolean[]
 , out unparked_flow bigint[]
 , out unparked_branch bigint[]
 , out doomed bigint[]
@@ -144,8 +145,9 @@ begin
   , (select array_agg(l.caller_flow) filter (where l.caller_flow is not null) from l)
   , (select array_agg(l.caller_branch) filter (where l.caller_flow is not null) from l)
   , (select array_agg(l.caller_seq) filter (where l.caller_flow is not null) from l)
+  , (select array_agg(l.new_status = 8) filter (where l.caller_flow is not null) from l)
   into v_found, v_changed, applied, v_closed, join_flow, join_branch, join_ordinal, join_failed, join_depth, join_delay_ms, unparked_flow, unparked_branch
-  , v_ended, doomed, caller_flow, caller_branch, caller_seq
+  , v_ended, doomed, caller_flow, caller_branch, caller_seq, caller_cancelled
   from m;
   if v_found <> v_changed or v_closed <> v_ended then
     raise exception using errcode = 'DW901'
