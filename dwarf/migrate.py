@@ -83,6 +83,13 @@ end
 $$
 """
 
+END_ORPHANS = f"""
+select pg_catalog.pg_terminate_backend(activity.pid)
+from pg_catalog.pg_stat_activity as activity
+where activity.datname = pg_catalog.current_database() and activity.usename = current_user
+  and activity.application_name = '{WORKER}' and activity.state <> 'idle' and activity.pid <> pg_catalog.pg_backend_pid()
+"""
+
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _INCLUDE = re.compile(r"^--[ \t]*include[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _INCLUDED = re.compile(r"(functions/)?([a-z0-9_]+\.sql)")
@@ -446,13 +453,10 @@ def _run(connection: psycopg.Connection[tuple[object, ...]], migration: Migratio
 
 def _end_orphans(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     """End the statements of migrators that are gone. With the turn in hand, no worker but such a one can be there."""
-    orphans = (
-        " from pg_catalog.pg_stat_activity as activity"
-        " where activity.datname = pg_catalog.current_database() and activity.usename = current_user"
-        " and activity.application_name = %s and activity.state <> 'idle' and activity.pid <> pg_catalog.pg_backend_pid()"
-    )
     deadline = time.monotonic() + ORPHAN_SECONDS_MAX
-    while connection.execute("select pg_catalog.pg_terminate_backend(activity.pid)" + orphans, (WORKER,)).fetchall():
+    # Without parameters on purpose. A select with parameters leaves its portal open, and with it a snapshot for which
+    # `create index concurrently` would wait until this transaction ends, which waits for the index.
+    while connection.execute(END_ORPHANS.encode()).fetchall():
         if time.monotonic() > deadline:
             raise MigrationError("a statement of a migrator that is gone does not end", rule="turn")
         time.sleep(TURN_POLL_SECONDS)

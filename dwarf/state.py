@@ -26,6 +26,7 @@ _SHOWN_CHARS_MAX = 40
 _ZERO_DURATION = datetime.timedelta(0)
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _member = re.compile(r"at `\$\.(\w+)|field `([^`]+)`")
 
 
@@ -166,6 +167,11 @@ class State(TypedReads, Mapping[str, Any]):
     def __repr__(self) -> str:
         text = self.to_json().decode()
         return f"State({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+def canonical(fields: Fields) -> bytes:
+    """Return one spelling of an object: members sorted, numbers and texts in their shortest form."""
+    return _encode_sorted({field: _decode(raw) for field, raw in fields.items()})
 
 
 def decode_as(key: str, raw: Raw, kind: Any) -> Any:

@@ -106,7 +106,7 @@ class App:
         What is registered here under its very URL is served here; of several prefixes the longest counts.
         """
         check_text("a mount prefix", prefix)
-        if host is self or not isinstance(host, Host):
+        if host is self or isinstance(host, type) or not isinstance(host, Host):
             raise InvalidArgument(f"the host mounted at {prefix!r} is {host!r}; it must be another host, with load_graph and execute_task")
         if prefix in self._mounts:
             raise InvalidArgument(f"a host is mounted at {prefix!r} already")

@@ -6,6 +6,7 @@ the task is declared. `inspect` and `typing` do the reading; this is the only pl
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +18,8 @@ import msgspec
 from dwarf.errors import InvalidArgument
 from dwarf.flow import Flow
 from dwarf.state import name_of, reader
+
+_flow_by_name = re.compile(r"""["']?([\w.]+\.)?Flow( *\| *None)?["']?""")
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -101,7 +104,7 @@ class _Annotations:
             found = get_type_hints(holder, getattr(self._function, "__globals__", {}), self._names, include_extras=True)
             return found[name]
         except Exception as error:
-            if isinstance(annotation, str) and annotation.strip("\"' ").rpartition(".")[2] == "Flow":
+            if isinstance(annotation, str) and _flow_by_name.fullmatch(annotation):
                 return Flow  # imported for type checkers only
             raise InvalidArgument(f"{what} is annotated {annotation!r}, which cannot be resolved: {error}") from None
 

@@ -1,14 +1,15 @@
 -- Deliver a cancellation to every step in progress of a tree: each is to take its onError edge, or to end cancelled (todo 3).
--- True, or false when the root is not open. All rows of the tree are updated, and what each becomes is decided in SET and
--- never by WHERE, so that a row which a record changes at the same moment is judged as that record left it.
+-- True, or false when the root is not open. All rows of the tree are locked first; what each becomes is then judged as the
+-- last record left it.
 --   a step in progress, also asleep, waiting for an answer, or a fan-in whose cohort is complete    -> deliver
 --   a row that still expands     -> no further branches; resolve at once when all that exist have arrived
 --   a joining row, a caller whose child runs, a row that resolves     -> as it was
 create function dwarf.cancel_v1(p_root bigint, p_reason text, p_now timestamptz default null) returns boolean
 language plpgsql
 set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_indexscan = off
+set enable_indexonlyscan = off
+set enable_bitmapscan = on
 set jit = off
 as $$
 declare
@@ -19,6 +20,7 @@ begin
     return false;
   end if;
   update dwarf.live l set cancels = l.cancels + 1, reason = p_reason where l.root_id = p_root and l.root_id <> l.flow_id;
+  perform dwarf.lock_tree_v1(p_root);
   with tree as materialized (
     select p_root as flow_id union all select l.flow_id from dwarf.live l where l.root_id = p_root and l.root_id <> l.flow_id
   ), o as materialized (
@@ -26,8 +28,6 @@ begin
     , a.todo = 4 as expands
     , a.status in (1, 2, 4) and a.todo not in (2, 4) as delivers
     from tree t join dwarf.active a on a.flow_id = t.flow_id
-    order by a.size is null and not a.parked, a.flow_id, a.branch
-    for update of a
   ), g as (
     insert into dwarf.signals(session, flow_id, branch, seq, lease, kind)
     select o.owner, o.flow_id, o.branch, o.seq, o.lease, 1 from o where o.owner is not null and (o.expands or o.delivers)

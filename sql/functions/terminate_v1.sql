@@ -1,11 +1,12 @@
--- End a root, its children and every unfinished step of the tree at once. p_status is 9 (terminated), or 8 where an
--- expiration or a delete ends it otherwise. True, or false when the root is not open. Two statements, two snapshots, one
--- commit: the first waits for records that create rows, and later ones find the root closed.
+-- End a root, its children and every unfinished step of the tree at once. True, or false when the root is not open. Three
+-- statements, three snapshots, one commit: the first waits for records that create rows, and later ones find the root closed;
+-- the second waits for records that change rows; what the third sees is final (a park written meanwhile is seen too).
 create function dwarf.terminate_v1(p_root bigint, p_reason text, p_now timestamptz default null) returns boolean
 language plpgsql
 set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_indexscan = off
+set enable_indexonlyscan = off
+set enable_bitmapscan = on
 set jit = off
 as $$
 declare
@@ -15,12 +16,11 @@ begin
   if not found then
     return false;
   end if;
+  perform dwarf.lock_tree_v1(p_root);
   with tree as materialized (
     select p_root as flow_id union all select l.flow_id from dwarf.live l where l.root_id = p_root and l.root_id <> l.flow_id
   ), o as materialized (
     select a.* from tree t join dwarf.active a on a.flow_id = t.flow_id
-    order by a.size is null and not a.parked, a.flow_id, a.branch
-    for update of a
   ), d as (
     delete from dwarf.active a using o where a.flow_id = o.flow_id and a.branch = o.branch
   ), g as (

@@ -108,38 +108,40 @@ create table dwarf.flows (
 
 create index flows_ended_at_flow_id_idx on dwarf.flows (ended_at, flow_id);
 
+-- Columns that a running step leaves alone come first, those that every step changes last and together: an update then logs
+-- little more than what it changes.
 create table dwarf.active (
   flow_id bigint not null
 , branch bigint not null
-, seq int not null
-, lease int not null default 0
+, base_branch bigint not null default 0
+, weight float8 not null
+, join_branch bigint
 , owner int
-, depth int not null
-, status smallint not null
-, todo smallint not null default 0
-, priority smallint not null
-, half smallint not null
-, attempt int not null default 0
-, deaths smallint not null default 0
-, parked boolean not null default false
 , budget_ms int not null
 , day int not null
 , base_seq int not null default 0
-, base_branch bigint not null default 0
-, delta_seq int not null default 0
-, weight float8 not null
-, created_at timestamptz not null
-, claimable timestamptz
-, wake_at timestamptz
-, started_at timestamptz
-, due_at timestamptz
-, join_branch bigint
+, attempt int not null default 0
 , ordinal int
 , size int
 , expanded int
 , arrived int
 , failed int
 , last_ordinal int
+, priority smallint not null
+, half smallint not null
+, status smallint not null
+, todo smallint not null default 0
+, deaths smallint not null default 0
+, parked boolean not null default false
+, seq int not null
+, lease int not null default 0
+, depth int not null
+, delta_seq int not null default 0
+, created_at timestamptz not null
+, claimable timestamptz
+, wake_at timestamptz
+, started_at timestamptz
+, due_at timestamptz
 , task text not null
 , fairness_key text not null
 , delta json
@@ -259,4 +261,3 @@ create table dwarf.flows_kept partition of dwarf.flows for values in (-1);
 
 create table dwarf.history_kept partition of dwarf.history for values in (-1);
 
--- include comments.sql

@@ -228,11 +228,11 @@ def test_nothing_but_reducer_errors_comes_out_of_misfits(first: Changes, second:
     try:
         one_by_one = fold(fold(fold(base, first, KINDS), second, KINDS), third, KINDS)
     except ReducerError:
-        one_by_one = None  # type: ignore[assignment]
+        one_by_one = None
     try:
         composed = fold(base, compose(compose(first, second, KINDS), third, KINDS), KINDS)
     except ReducerError:
-        composed = None  # type: ignore[assignment]
+        composed = None
     if one_by_one is not None:
         assert composed == one_by_one, "what folds one by one also folds composed"
 

@@ -113,7 +113,16 @@ def test_describing_an_error_never_fails() -> None:
     assert failure.status == 500
     itself: list[Any] = []
     itself.append(itself)
-    given_ = {"nan": math.nan, "bytes": b"\x00", "object": Unprintable(), "self": itself, 5: "five", "\ud800": "x", Unprintable(): 1, "ok": 2**70}
+    given_ = {
+        "nan": math.nan,
+        "bytes": b"\x00",
+        "object": Unprintable(),
+        "self": itself,
+        5: "five",
+        "\ud800": "x",
+        Unprintable(): 1,
+        "ok": 2**70,
+    }
     found = read(failure_of(Teapot("x", properties=given_)))
     assert found["nan"] == "nan"
     assert found["bytes"] == "b'\\x00'"
@@ -126,7 +135,13 @@ def test_describing_an_error_never_fails() -> None:
 @pytest.mark.row("L14")
 @pytest.mark.parametrize(
     ("text", "stored"),
-    [("a\x00b", "a\ufffdb"), ("a\x1b[31mb\x7f", "a\ufffd[31mb\ufffd"), ("line\n\ttwo", "line\n\ttwo"), ("x\ud800y", "x\ufffdy"), ("é日👧", "é日👧")],
+    [
+        ("a\x00b", "a\ufffdb"),
+        ("a\x1b[31mb\x7f", "a\ufffd[31mb\ufffd"),
+        ("line\n\ttwo", "line\n\ttwo"),
+        ("x\ud800y", "x\ufffdy"),
+        ("é日👧", "é日👧"),
+    ],
 )
 def test_control_characters_in_an_error_are_replaced(text: str, stored: str) -> None:
     assert failure_of(ValueError(text)).text == stored

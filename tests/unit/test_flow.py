@@ -76,7 +76,10 @@ def test_every_write_is_a_change_and_none_deletes() -> None:
 
 
 @pytest.mark.row("E-18")
-@pytest.mark.parametrize("write", [lambda f: f.set("x", None), lambda f: f.set_json("x", " null "), lambda f: f.set("x", Raw(b"null")), lambda f: f.update({"x": None})])
+@pytest.mark.parametrize(
+    "write",
+    [lambda f: f.set("x", None), lambda f: f.set_json("x", " null "), lambda f: f.set("x", Raw(b"null")), lambda f: f.update({"x": None})],
+)
 def test_whatever_is_null_deletes(write: Callable[[Flow], None]) -> None:
     flow = Flow({"x": 1})
     write(flow)
@@ -507,7 +510,9 @@ def test_resume_data_is_decoded_as_the_type_asked_for() -> None:
 
 
 @pytest.mark.row("G-25", "B26")
-@pytest.mark.parametrize("payload", [[1], "text", 5, 1.5, True, object(), {"a": object()}, {"a": math.nan}, {1: 2}, {"a": b"x"}, {"\ud800": 1}])
+@pytest.mark.parametrize(
+    "payload", [[1], "text", 5, 1.5, True, object(), {"a": object()}, {"a": math.nan}, {1: 2}, {"a": b"x"}, {"\ud800": 1}]
+)
 def test_a_payload_that_is_no_object_is_refused_and_nothing_is_armed(payload: Any) -> None:
     flow = Flow()
     with pytest.raises((InvalidArgument, StateValueError), match="payload|input") as caught:

@@ -294,7 +294,9 @@ def test_escapes_and_other_scripts() -> None:
 
 def test_too_much_json_is_refused_unread() -> None:
     for data in (b" " * (GRAPH_BYTES_MAX + 1), "é" * (GRAPH_BYTES_MAX // 2 + 1)):
-        with pytest.raises(GraphError, match=f"has {GRAPH_BYTES_MAX + 1 if isinstance(data, bytes) else GRAPH_BYTES_MAX + 2} bytes") as caught:
+        with pytest.raises(
+            GraphError, match=f"has {GRAPH_BYTES_MAX + 1 if isinstance(data, bytes) else GRAPH_BYTES_MAX + 2} bytes"
+        ) as caught:
             Graph.from_json(data)
         assert caught.value.rule == "graph-size"
     assert Graph.from_json(b"{}" + b" " * (GRAPH_BYTES_MAX - 2)).name == ""

@@ -89,7 +89,7 @@ def test_any_delay_is_a_time_that_a_database_can_hold(initial: float, multiplier
         (1, 3600, 0.5, True),
         (1799, 3600, 0.5, True),
         (1800, 3600, 0.5, True),
-            (1801, 3600, 0.5, False),
+        (1801, 3600, 0.5, False),
         (0, 3600, 1, True),
         (1, datetime.timedelta(hours=3), 2, True),
     ],
@@ -137,7 +137,9 @@ def test_an_argument_that_is_no_duration_is_named(wrong: Any) -> None:
 
 
 def test_a_policy_is_checked_where_it_is_written() -> None:
-    policy = Retry(on=(TimeoutError, OSError), initial_delay=0.1, multiplier=3, max_delay=datetime.timedelta(seconds=10), give_up_after=3600)
+    policy = Retry(
+        on=(TimeoutError, OSError), initial_delay=0.1, multiplier=3, max_delay=datetime.timedelta(seconds=10), give_up_after=3600
+    )
     assert policy.backoff == Backoff(0.1, 3.0, 10.0, 3600.0)
     assert policy.covers(TimeoutError())
     assert policy.covers(ConnectionError())
@@ -148,7 +150,18 @@ def test_a_policy_is_checked_where_it_is_written() -> None:
     assert not Retry().covers(KeyboardInterrupt())
     assert not Retry().covers(Parked())
     assert not Retry().covers(asyncio.CancelledError())
-    for wrong in (Parked, KeyboardInterrupt, BaseException, asyncio.CancelledError, (ValueError, BaseException), ["ValueError"], "ValueError", ValueError(), None, int):
+    for wrong in (
+        Parked,
+        KeyboardInterrupt,
+        BaseException,
+        asyncio.CancelledError,
+        (ValueError, BaseException),
+        ["ValueError"],
+        "ValueError",
+        ValueError(),
+        None,
+        int,
+    ):
         with pytest.raises(InvalidArgument, match="on="):
             Retry(on=wrong)  # type: ignore[arg-type]
     for name in ("initial_delay", "multiplier", "max_delay", "give_up_after"):

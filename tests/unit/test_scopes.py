@@ -146,7 +146,7 @@ class Places:
         return {source: next(iter(found)) for source, found in self.closers.items() if found}
 
     def judge(self) -> None:
-        own = {}
+        own: dict[str, str] = {}
         while True:
             self.explore(own)
             if self.known() == own:
@@ -286,7 +286,7 @@ def agree(graph: Graph) -> str:
         return opinion
     places = Places(graph)
     places.judge()
-    assert scopes.fan_in_of == {source: fan_in for source, fan_in in places.known().items()}
+    assert scopes.fan_in_of == places.known()
     assert scopes.depth == {task: len(stack) for task, stack in places.moves}
     assert scopes.inside == {task: places.known()[stack[-1]] for task, stack in places.moves if stack}
     return ""

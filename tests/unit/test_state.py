@@ -168,7 +168,7 @@ def test_lists(read: Any) -> None:
     assert read('{"x":["a","b"]}').get_list("x", type=str) == ["a", "b"]
     assert read('{"x":["a",1,null]}').get_list("x") == ["a", 1, None]
     assert read('{"x":[1,2]}').get_list("x", type=int) == [1, 2]
-    assert read('{"x":["a",null]}').get_list("x", type=Optional[str]) == ["a", None]
+    assert read('{"x":["a",null]}').get_list("x", type=Optional[str]) == ["a", None]  # noqa: UP045
     for wrong in ('["a",1]', '"a"', '["a",null]'):
         mistyped(lambda wrong=wrong: read(f'{{"x":{wrong}}}').get_list("x", type=str))  # type: ignore[misc]
     mistyped(lambda: read('{"x":[1,true]}').get_list("x", type=int))
@@ -184,14 +184,15 @@ def test_a_duration_is_stored_as_whole_nanoseconds() -> None:
     assert type(flow["x"]) is int
     assert flow.get_duration("x") == datetime.timedelta(seconds=1.5)
     assert State({"x": datetime.timedelta(seconds=1.5)}) == {"x": 1_500_000_000}
-    for value, expected in ((1_999, 1), (-1_999, -1), (0, 0), (-1_500_000_000, -1_500_000), (2_000.0, 2)):
+    numbers: list[tuple[float, int]] = [(1_999, 1), (-1_999, -1), (0, 0), (-1_500_000_000, -1_500_000), (2_000.0, 2)]
+    for value, expected in numbers:
         flow["x"] = value
         assert flow.get_duration("x") == datetime.timedelta(microseconds=expected)
     flow["x"] = 10**30
     mistyped(lambda: flow.get_duration("x"))
-    for value in (datetime.timedelta.max, datetime.timedelta.min, datetime.timedelta(microseconds=-1)):
-        flow["x"] = value
-        assert flow.get_duration("x") == value
+    for wait in (datetime.timedelta.max, datetime.timedelta.min, datetime.timedelta(microseconds=-1)):
+        flow["x"] = wait
+        assert flow.get_duration("x") == wait
 
 
 def test_a_duration_inside_a_value_is_iso_text_which_typed_reads_understand() -> None:
@@ -244,7 +245,7 @@ class Dog(msgspec.Struct, tag=True):
         ("5", int | None, 5),
         ("5.0", int | None, 5),
         ("1500", datetime.timedelta | None, datetime.timedelta(microseconds=1)),
-        ('{"sku":"a"}', Optional[Line], Line("a")),
+        ('{"sku":"a"}', Optional[Line], Line("a")),  # noqa: UP045
         ("[1,2]", tuple[int, ...], (1, 2)),
         ("[1,1]", set[int], {1}),
         ('"a"', Literal["a", "b"], "a"),
@@ -375,7 +376,7 @@ def test_a_state_is_a_mapping_of_what_is_not_null() -> None:
     assert dict(state) == {"a": 1, "c": [1]}
     assert len(state) == 2
     assert "b" not in state
-    assert 5 not in state
+    assert state.__contains__(5) is False
     assert [*state.keys()] == ["a", "c"]
     assert [*state.items()] == [("a", 1), ("c", [1])]
     assert state.raw_fields()["b"] == Raw(b"null")

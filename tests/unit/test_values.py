@@ -157,7 +157,18 @@ def test_a_lone_surrogate_is_refused_with_its_path(value: Any, path: str) -> Non
 @pytest.mark.row("E-28", "L15", "E-27")
 @pytest.mark.parametrize(
     "text",
-    ["a\x00b", "\x00", "\t\n\r\x0b\x1f\x7f", "'\"\\/`", "\\u0000", "日本語 中文", "שלום مرحبا", "👩‍👩‍👧 🏳️‍🌈", "\ufeff\u2028\u2029\uffff", ""],
+    [
+        "a\x00b",
+        "\x00",
+        "\t\n\r\x0b\x1f\x7f",
+        "'\"\\/`",
+        "\\u0000",
+        "日本語 中文",
+        "שלום مرحبا",
+        "👩‍👩‍👧 🏳️‍🌈",
+        "\ufeff\u2028\u2029\uffff",
+        "",
+    ],
 )
 def test_text_comes_back_as_it_was(text: str) -> None:
     flow = Flow()
@@ -171,7 +182,15 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [({1: 2}, "x"), ({"a": [{None: 1}]}, "x.a[0]"), ({1.5: 1}, "x"), ({True: 1}, "x"), ({(1,): 1}, "x"), ({uuid.UUID(int=1): 1}, "x"), (Point({b"k": 1}), "x.x")],
+    [
+        ({1: 2}, "x"),
+        ({"a": [{None: 1}]}, "x.a[0]"),
+        ({1.5: 1}, "x"),
+        ({True: 1}, "x"),
+        ({(1,): 1}, "x"),
+        ({uuid.UUID(int=1): 1}, "x"),
+        (Point({b"k": 1}), "x.x"),
+    ],
 )
 def test_keys_that_are_not_text_are_refused(value: Any, path: str) -> None:
     error = refused(value)
@@ -434,7 +453,9 @@ def test_nothing_is_an_empty_state(nothing: Any) -> None:
 
 
 @pytest.mark.row("E-38", "E-39", "B26")
-@pytest.mark.parametrize("value", [5, 5.5, "text", [1], (1,), True, {1}, b"{}", Raw(b"{}"), Colour.RED, datetime.timedelta(1), object(), Point, State])
+@pytest.mark.parametrize(
+    "value", [5, 5.5, "text", [1], (1,), True, {1}, b"{}", Raw(b"{}"), Colour.RED, datetime.timedelta(1), object(), Point, State]
+)
 def test_what_has_no_fields_is_no_state(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="the input must be an object") as caught:
         encode_object(value, "the input")

@@ -1,0 +1,30 @@
+-- purpose: the functions that engines, operators and other languages call
+-- lock: none, all objects are new
+-- transactional: yes
+-- breaking: yes
+
+-- include functions/now.sql
+-- include functions/keys.sql
+-- include functions/create_v1.sql
+-- include functions/claimed.sql
+-- include functions/take_v1.sql
+-- include functions/claim_v1.sql
+-- include functions/apply_linear_v1.sql
+-- include functions/apply_rows_v1.sql
+-- include functions/count_down_v1.sql
+-- include functions/wake_callers_v1.sql
+-- include functions/unpark_v1.sql
+-- include functions/park_v1.sql
+-- include functions/record_v1.sql
+-- include functions/lanes_v1.sql
+-- include functions/sessions_v1.sql
+-- include functions/wake_rows_v1.sql
+-- include functions/wake_v1.sql
+-- include functions/release_rows_v1.sql
+-- include functions/sweep_v1.sql
+-- include functions/lock_tree_v1.sql
+-- include functions/terminate_v1.sql
+-- include functions/cancel_v1.sql
+-- include functions/resume_v1.sql
+-- include functions/signals_v1.sql
+-- include functions/load_v1.sql
