@@ -88,7 +88,7 @@ def initial(state: bytes) -> Document:
 
 def chain_of(at: Position, document: Document) -> tuple[Position, ...]:
     """Return the positions to fold, in order, for a row that stands on the document at `at`."""
-    return (*(tuple(below) for below in document.on), at)
+    return (*document.on, at)
 
 
 def build(

@@ -457,6 +457,7 @@ def _end_orphans(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     # Without parameters on purpose. A select with parameters leaves its portal open, and with it a snapshot for which
     # `create index concurrently` would wait until this transaction ends, which waits for the index.
     while connection.execute(END_ORPHANS.encode()).fetchall():
+        connection.execute("select pg_catalog.pg_stat_clear_snapshot()")  # or this transaction would see them for ever
         if time.monotonic() > deadline:
             raise MigrationError("a statement of a migrator that is gone does not end", rule="turn")
         time.sleep(TURN_POLL_SECONDS)

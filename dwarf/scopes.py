@@ -249,7 +249,7 @@ def _unconverged(walk: _Walk) -> Iterator[Problem]:
     for task in walk.stacks if missing else ():
         for edge in walk.graph.edges_from(task):
             stack = walk.stacks.get(edge.target, ())
-            if stack and edge.target in entered and edge.fires_by_itself:
+            if stack and edge.target in entered and edge.fires_by_itself and edge.target != task:
                 meeting.setdefault(walk.cohort(stack[-1]), edge.target)
             entered.add(edge.target)
     for source in missing:

@@ -27,6 +27,7 @@ _ZERO_DURATION = datetime.timedelta(0)
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_NO_VALUE = (type(None), msgspec.UnsetType)
 _member = re.compile(r"at `\$\.(\w+)|field `([^`]+)`")
 
 
@@ -232,7 +233,7 @@ def _make_reader(kind: Any) -> Callable[[Raw], Any]:
     if kind is Any:
         return _decode
     if get_origin(kind) in {Union, UnionType}:
-        others = [part for part in get_args(kind) if part is not type(None)]
+        others = [part for part in get_args(kind) if part not in _NO_VALUE]
         if len(others) == 1:
             return _make_reader(others[0])
     if kind is int:

@@ -32,6 +32,7 @@ EMPTY_OBJECT = b"{}"
 
 Fields = dict[str, Raw]
 
+_COPIED_BYTES_MAX = 4096  # up to here a copy is quicker than a view
 _BLANKS = b" \t\r\n"
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -87,7 +88,7 @@ def encode_fields(value: Any, what: str) -> Fields:
     """
     if value is None:
         return {}
-    if type(value) is not dict and isinstance(value, Mapping) and hasattr(value, "raw_fields"):
+    if type(value) is not dict and _is_state(value):
         return dict(value.raw_fields())
     members = members_of(value)
     if members is None:
@@ -178,7 +179,7 @@ def opens_with(raw: Raw | bytes, char: bytes) -> bool:
 
 def start_of(raw: Raw | bytes, size: int) -> bytes:
     """Return the first bytes of a value's JSON."""
-    return bytes(memoryview(raw)[:size])
+    return bytes(raw)[:size] if len(raw) < _COPIED_BYTES_MAX else bytes(memoryview(raw)[:size])
 
 
 def comparable(value: Any) -> Any:
@@ -223,6 +224,11 @@ def members_of(value: Any) -> Iterable[tuple[str, Any]] | None:
     return None
 
 
+def _is_state(value: Any) -> bool:
+    """Tell whether a value is a `dwarf.state.State`, which stands above this module: its fields are encoded and checked already."""
+    return isinstance(value, Mapping) and hasattr(value, "raw_fields")
+
+
 def _struct_members(value: msgspec.Struct) -> list[tuple[str, Any]]:
     members = _set_members(value, zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
     config = value.__struct_config__
@@ -237,9 +243,10 @@ def _set_members(value: Any, names: Iterable[tuple[str, str]]) -> list[tuple[str
 
 def _encode_unknown(value: Any) -> Any:
     """Turn what msgspec does not know into what it does; raises TypeError for the rest."""
+    if _is_state(value):
+        return value.raw_fields()
     if isinstance(value, Mapping):
-        fields = getattr(value, "raw_fields", None)
-        return fields() if fields is not None else dict(value)
+        return dict(value)
     for kind, plain in _OF_SUBCLASS:
         if isinstance(value, kind):
             return plain(value)
@@ -280,7 +287,7 @@ def _is_sound(value: Any, encoded: bytes) -> bool:
             elif kind is not dict:
                 if _fault_of(part):
                     return False
-                embeds = embeds or kind is Raw or hasattr(part, "raw_fields")
+                embeds = embeds or kind is Raw or _is_state(part)
                 inner += [found for _, found in _parts_of(part) or ()]
         kinds = set(map(type, inner))
         if kinds <= safe:
@@ -358,7 +365,7 @@ def _parts_of(part: Any) -> Iterable[tuple[Any, Any]] | None:
         return [(None, part.value)]
     if isinstance(part, msgspec.Struct):
         return _struct_members(part)
-    return () if hasattr(part, "raw_fields") else members_of(part)
+    return () if _is_state(part) else members_of(part)
 
 
 def _fault_of(part: Any) -> str:

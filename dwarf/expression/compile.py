@@ -10,7 +10,6 @@ ends after at most one visit to each test, and needs no recursion.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from dwarf.expression.nodes import PATTERNS, And, Code, Compare, Constant, Leaf, Name, Not, Number, Operand, Or, Text, Truth
 from dwarf.expression.paths import Get, Read, reader

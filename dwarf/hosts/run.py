@@ -58,5 +58,8 @@ def settle(flow: Flow, error: BaseException | None, *, retry: Retry | None = Non
 
 
 def _without_parks(error: BaseException) -> BaseException | None:
-    """Take the `Parked` out of a group (what an asyncio task group raises); None when there was nothing else in it."""
-    return error.split(Parked)[1] if isinstance(error, BaseExceptionGroup) else error
+    """Take every `Parked` out of a group (what an asyncio task group raises); None when there was nothing else in it."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    parks, others = error.split(Parked)
+    return error if parks is None else others

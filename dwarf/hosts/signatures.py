@@ -53,7 +53,7 @@ def read_parameters(function: Callable[..., Any], what: str) -> tuple[Parameter,
 
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NameError) as error:
         raise InvalidArgument(f"{what}: the parameters of {_name(function)} are unknown: {error}") from None
     bound = function.keywords.keys() if isinstance(function, partial) else ()
     given = [parameter for name, parameter in signature.parameters.items() if name not in bound]
@@ -92,7 +92,9 @@ class _Annotations:
     def __init__(self, function: Callable[..., Any]) -> None:
         import inspect
 
-        self._function = inspect.unwrap(_code_of(function))
+        while isinstance(function, partial):
+            function = function.func
+        self._function = inspect.unwrap(_code_of(inspect.unwrap(function)))
         self._names: dict[str, Any] | None = None
 
     def type_of(self, name: str, annotation: Any, what: str) -> Any:

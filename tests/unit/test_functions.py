@@ -309,7 +309,7 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
     [
         Callables().method, Callables().slow, Callables.of_class, Callables.static, Callables(), AsyncCallable(),
         functools.partial(with_limit, 7), functools.partial(with_limit, limit=7), functools.partial(functools.partial(with_limit, limit=7), me="Callables"),
-        functools.partial(Callables().slow), functools.partial(AsyncCallable()), logged(Callables.static), logged(Callables().method),
+        functools.partial(Callables().slow), functools.partial(AsyncCallable()), functools.lru_cache(Callables.static), functools.partial(logged(with_limit), limit=7), logged(Callables.static), logged(Callables().method),
     ],
 )  # fmt: skip
 def test_whatever_can_be_called_can_be_a_task(function: Callable[..., Any]) -> None:
@@ -559,6 +559,25 @@ def test_parks_from_async_tasks_and_from_groups() -> None:
         assert effect.park == Interrupt(b'{"a":1}')
         assert effect.failure is None
     assert "both" in failed(run(beside_an_error)).text
+
+
+def test_a_group_without_parks_stays_what_it_was() -> None:
+    class Several(ExceptionGroup[ValueError]):
+        status = 422
+
+    def task(flow: Flow) -> None:
+        raise Several("two", [ValueError("a")])
+
+    assert failed(run(task)).status == 422
+    assert run(task, retry=Retry(on=Several)).retry == RetryAfter(1.0)
+
+
+def test_an_unset_default_stands_for_an_absent_field() -> None:
+    def task(x: int | msgspec.UnsetType = UNSET) -> dict[str, Any]:
+        return {"x": x, "was": x is UNSET}
+
+    assert written(run(task)) == {"was": True}
+    assert written(run(task, {"x": 5})) == {"x": 5, "was": False}
 
 
 POLICY = Retry(on=(TimeoutError, ConnectionError), initial_delay=2, multiplier=3, max_delay=100, give_up_after=3600)

@@ -245,6 +245,16 @@ def test_what_has_no_json_form_is_refused_with_its_path(value: Any, path: str, t
     assert text in str(error)
 
 
+def test_a_part_that_looks_like_a_state_is_looked_into() -> None:
+    @dataclasses.dataclass
+    class Table:
+        raw_fields: Any
+
+    assert refused([Table([NAN])]).path == "x[0].raw_fields[0]"
+    assert encode([Table([1])], "x") == Raw(b'[{"raw_fields":[1]}]')
+    assert encode_fields(Table(1), "x") == {"raw_fields": Raw(b"1")}
+
+
 def test_a_mapping_that_breaks_when_it_is_read_is_refused() -> None:
     class Broken(collections.UserDict[str, int]):
         def __iter__(self) -> Any:
