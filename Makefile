@@ -45,7 +45,7 @@ install: .venv/installed
 	@touch $@
 
 test: .venv/installed
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 check: check-format check-lint check-types check-imports check-sql check-packaging
 
@@ -71,7 +71,7 @@ check-sql: .venv/installed
 
 check-packaging: .venv/installed
 	@echo "== packaging"
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup tests/packaging tests/tidy
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/packaging tests/tidy
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix-only --quiet .

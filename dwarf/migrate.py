@@ -83,6 +83,15 @@ end
 $$
 """
 
+# Not `to_regclass`: it answers from a cache, in which a table that another one has just created may be missing.
+HAS_LEDGER = """
+select exists (
+  select
+  from pg_catalog.pg_class as class
+  inner join pg_catalog.pg_namespace as namespace on class.relnamespace = namespace.oid
+  where namespace.nspname = 'dwarf' and class.relname = 'migrations'
+)
+"""
 END_ORPHANS = f"""
 select pg_catalog.pg_terminate_backend(activity.pid)
 from pg_catalog.pg_stat_activity as activity
@@ -337,7 +346,7 @@ def _status(connection: psycopg.Connection[tuple[object, ...]], source: Traversa
 
 
 def _ledger(connection: psycopg.Connection[tuple[object, ...]]) -> tuple[Applied, ...]:
-    if connection.execute("select pg_catalog.to_regclass('dwarf.migrations')").fetchone() == (None,):
+    if connection.execute(HAS_LEDGER.encode()).fetchone() == (False,):
         return ()
     with connection.cursor(row_factory=class_row(Applied)) as cursor:
         cursor.execute("select version, name, checksum, breaking, applied_at, dwarf_version from dwarf.migrations order by version")

@@ -32,10 +32,10 @@ _TOKEN = re.compile(
     | [eE]'(?: [^'\\] | \\. | '' )*'
     | '(?: [^'] | '' )*'
     | "(?: [^"] | "" )*"
+    | (?P<open> [eE]?' | " )
     | (?P<word> [^\W\d][\w$]* )
     | (?P<semicolon> ; )
     | (?P<space> \s+ )
-    | (?P<open> ['"] )
     | .
     """,
     re.VERBOSE | re.DOTALL,

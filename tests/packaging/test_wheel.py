@@ -1,11 +1,12 @@
 """The archives that users get: what is inside, and whether an installation of them works away from this tree.
 
-The source archive is built from a copy of the tree and the wheel from that archive, as a release does. One worker runs
-all of this file, so that there is one build.
+The source archive is built from a copy of the tree and the wheel from that archive, as a release does. All workers of a
+test run share one build and one environment of each kind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -15,12 +16,11 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-pytestmark = pytest.mark.xdist_group("packaging")
 
 NOT_OURS = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycache__")
 # Put into the copy, at the top of sql/ and below, whatever else is there.
@@ -52,38 +52,52 @@ class Installed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def archives(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    folder = tmp_path_factory.mktemp("build")
-    tree = shutil.copytree(root, folder / "tree", ignore=NOT_OURS)
-    for name in SAMPLE_FILES:
-        sample = tree / "sql" / name
-        sample.parent.mkdir(parents=True, exist_ok=True)
-        sample.write_text(SAMPLE_SQL)
-    run_or_fail(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", tree)
+    def build(folder: Path) -> None:
+        tree = shutil.copytree(root, folder / "tree", ignore=NOT_OURS)
+        for name in SAMPLE_FILES:
+            sample = tree / "sql" / name
+            sample.parent.mkdir(parents=True, exist_ok=True)
+            sample.write_text(SAMPLE_SQL)
+        run_or_fail(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", tree)
+
+    folder = once(tmp_path_factory, "build", build)
     [sdist] = (folder / "dist").glob("*.tar.gz")
     [wheel] = (folder / "dist").glob("*.whl")
-    return Archives(tree, sdist, wheel)
+    return Archives(folder / "tree", sdist, wheel)
+
+
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def installed(request: pytest.FixtureRequest, archives: Archives, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """A virtual environment that holds nothing but Dwarf, installed one way or the other, and what it declares to need."""
+
+    def install(folder: Path) -> None:
+        (folder / "away").mkdir()
+        venv.create(folder / "environment", with_pip=True)
+        what = [archives.wheel] if request.param == "wheel" else ["--editable", archives.tree]
+        run_or_fail(folder / "environment/bin/python", "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *what)
+
+    folder = once(tmp_path_factory, request.param, install)
+    return Installed(folder / "environment/bin/python", folder / "environment/bin/dwarf", folder / "away")
+
+
+def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Fill a folder in the first worker of this test run that asks for it; the others wait and take it as it is."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder, done = shared / name, shared / f"{name}.done"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
 
 
 def run_or_fail(*arguments: str | Path) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
-
-
-def new_environment(folder: Path, *what: str | Path) -> Installed:
-    """Make a virtual environment that holds nothing but `what` and its declared dependencies."""
-    away = folder / "away"
-    away.mkdir()
-    venv.create(folder / "environment", with_pip=True)
-    bin_folder = folder / "environment" / "bin"
-    run_or_fail(bin_folder / "python", "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *what)
-    return Installed(bin_folder / "python", bin_folder / "dwarf", away)
-
-
-@pytest.fixture(scope="module", params=["wheel", "editable"])
-def installed(request: pytest.FixtureRequest, archives: Archives, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp(request.param)
-    what = [archives.wheel] if request.param == "wheel" else ["--editable", archives.tree]
-    return new_environment(folder, *what)
 
 
 def package_files(tree: Path) -> set[str]:

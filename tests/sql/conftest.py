@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -136,7 +137,11 @@ class PgBouncer:
             account = Path(str(self.server["host"])).stat().st_uid
             os.chown(self.folder, account, -1)
         self.process = subprocess.Popen([program, "-q", str(configuration)], user=account, cwd=self.folder)
-        wait_until((self.folder / ".s.PGSQL.6432").exists, "PgBouncer listens")
+        wait_until(self.listens, "PgBouncer listens")
+
+    def listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(self.folder / ".s.PGSQL.6432")) == 0
 
     def dsn(self, database_dsn: str) -> str:
         """The way to the same database through the pooler."""

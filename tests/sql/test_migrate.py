@@ -475,7 +475,7 @@ def at_once(count: int, call: Callable[[], list[int]]) -> list[list[int]]:
     return done
 
 
-@pytest.mark.parametrize("attempt", range(6))
+@pytest.mark.parametrize("attempt", range(10))
 def test_many_that_start_on_an_empty_database_apply_everything_once(empty_database: str, source: Source, attempt: int) -> None:
     source.add("0001_things", TABLE)
     source.add("0002_index", INDEX, transactional="no")
@@ -484,6 +484,28 @@ def test_many_that_start_on_an_empty_database_apply_everything_once(empty_databa
     assert sorted(version for each in applied for version in each) == [0, 1, 2, 3]
     assert versions(empty_database) == [0, 1, 2, 3]
     assert rows(empty_database, "select indisvalid from pg_index where indexrelid = 'dwarf.things_name_idx'::regclass") == [(True,)]
+
+
+def test_what_another_did_just_before_ones_turn_is_seen(empty_database: str, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside the transaction that saw an empty database, the caches of the server still say that nothing is there."""
+    take_turn = migrate._take_turn
+
+    def late(connection: Any, migration: Any) -> bool:
+        monkeypatch.setattr(migrate, "_take_turn", take_turn)
+        connection.execute("select pg_catalog.pg_try_advisory_xact_lock(%s::bigint)", (1,))  # as if it had asked for its turn before
+        assert source.migrate(empty_database) == [0]
+        return take_turn(connection, migration)
+
+    monkeypatch.setattr(migrate, "_take_turn", late)
+    assert source.migrate(empty_database) == []
+
+
+def test_whoever_holds_the_turn_of_a_concurrent_build_holds_no_snapshot(empty_database: str, source: Source) -> None:
+    source.migrate(empty_database)
+    seen = "from pg_stat_activity where datname = current_database() and state = 'idle in transaction'"
+    check = f"do $$ begin assert (select array_agg(backend_xmin is null and backend_xid is null) = '{{t}}' {seen}); end $$;"
+    source.add("0001_things", check, transactional="no")
+    assert source.migrate(empty_database) == [1]
 
 
 @contextmanager

@@ -1,0 +1,65 @@
+-- Delete a flow: hidden from lists and histories at once, its rows removed by reap_v1. An interrupted flow is terminated first.
+--   deleted      it had ended; also when it was deleted before and is not yet removed
+--   terminated   it was interrupted, and ended by this
+--   running      nothing was changed: it runs, or a resume came first
+--   child        nothing was changed: only roots are deleted, their children go with them
+--   missing      there is no such flow
+create function dwarf.delete_v1(p_flow_id bigint, p_reason text default 'deleted', p_now timestamptz default null) returns text
+language plpgsql
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_now timestamptz := coalesce(p_now, dwarf.now());
+  v_flow record;
+  v_state text := 'deleted';
+begin
+  select l.root_id into v_flow from dwarf.live l where l.flow_id = p_flow_id for update;
+  if found then
+    if v_flow.root_id <> p_flow_id then
+      return 'child';
+    end if;
+    -- A resume locks the row of the step: whatever came first has committed once the whole tree is locked.
+    perform 1 from dwarf.live l where l.root_id = p_flow_id and l.root_id <> l.flow_id order by l.flow_id for update;
+    perform dwarf.lock_tree_v1(p_flow_id);
+    if not exists (select from dwarf.parks p where p.root_id = p_flow_id and p.kind = 1 and p.answer is null) then
+      return 'running';
+    end if;
+    perform dwarf.terminate_v1(p_flow_id, p_reason, p_now);
+    v_state := 'terminated';
+  end if;
+  -- A statement of its own: a flow that was closing meanwhile is closed by now.
+  select f.root_id, f.day into v_flow from dwarf.flows f where f.flow_id = p_flow_id and f.day in (dwarf.day_of_id(p_flow_id), -1);
+  if not found then
+    return 'missing';
+  elsif v_flow.root_id <> p_flow_id then
+    return 'child';
+  end if;
+  insert into dwarf.doomed as d (flow_id, day, due_at, hidden_at) values (p_flow_id, v_flow.day, v_now, v_now)
+  on conflict (flow_id) do update set due_at = least(d.due_at, excluded.due_at);
+  return v_state;
+end $$;
+
+-- Delete the closed roots among the flows named, and return how many were not deleted before. For a purge; interrupted flows
+-- go one by one through delete_v1, each in a transaction of its own.
+create function dwarf.delete_closed_v1(p_flow_id bigint[], p_now timestamptz default null) returns int
+language plpgsql
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_now timestamptz := coalesce(p_now, dwarf.now());
+  v_days int[] := array(select distinct dwarf.day_of_id(t.id) from unnest(p_flow_id) t(id)) || -1;
+  v_deleted int;
+begin
+  insert into dwarf.doomed(flow_id, day, due_at, hidden_at)
+  select f.flow_id, f.day, v_now, v_now
+  from dwarf.flows f
+  where f.flow_id = any (p_flow_id) and f.day = any (v_days) and f.root_id = f.flow_id
+  order by f.flow_id
+  on conflict (flow_id) do nothing;
+  get diagnostics v_deleted = row_count;
+  return v_deleted;
+end $$;

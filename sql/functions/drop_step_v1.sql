@@ -1,0 +1,157 @@
+-- Move to `kept` what must outlive the partitions of a day, at most p_limit trees, and return how many: every open tree with
+-- rows there, and closed ones that ended at p_cutoff or later. Then remove the idempotency keys of what will be dropped.
+-- Returns 0 when nothing is left to do for that day.
+create function dwarf.clear_day_v1(p_day int, p_cutoff timestamptz, p_limit int) returns int
+language plpgsql
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_from bigint := dwarf.first_id_of_day(p_day);
+  v_to bigint := dwarf.first_id_of_day(p_day + 1);
+  v_roots bigint[];
+  v_gone int;
+begin
+  v_roots := array(
+    select l.root_id from dwarf.live l where l.flow_id >= v_from and l.flow_id < v_to and l.day = p_day order by l.flow_id limit p_limit
+  );
+  if cardinality(v_roots) = 0 then
+    v_roots := array(
+      select f.flow_id from dwarf.flows f where f.day = p_day and f.ended_at >= p_cutoff and f.root_id = f.flow_id limit p_limit
+    );
+  end if;
+  if cardinality(v_roots) = 0 then
+    -- Children of older trees: the root is open, or was moved before it closed.
+    v_roots := array(
+      select c.root_id
+      from (select distinct f.root_id from dwarf.flows f where f.day = p_day and f.root_id <> f.flow_id) c
+      where exists (select from dwarf.live l where l.flow_id = c.root_id)
+      or exists (select from dwarf.flows k where k.flow_id = c.root_id and k.day = -1 and k.ended_at >= p_cutoff)
+      limit p_limit
+    );
+  end if;
+  if cardinality(v_roots) > 0 then
+    perform dwarf.move_trees_v1(v_roots, p_day);
+    return cardinality(v_roots);
+  end if;
+  delete from dwarf.idempotency i
+  where (i.workflow, i.key) in (
+    select x.workflow, x.key from dwarf.idempotency x
+    where x.flow_id >= v_from and x.flow_id < v_to
+    and not exists (select from dwarf.live l where l.flow_id = x.flow_id)
+    and not exists (select from dwarf.flows k where k.flow_id = x.flow_id and k.day = -1)
+    limit 10000
+  );
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+
+-- Do the next piece of dropping every day before p_before: call it, each time in a transaction of its own, until it answers
+-- 'done'. Flows that are open, or ended at p_cutoff or later (by default the start of p_before), are kept.
+--   again   something was done: call again
+--   run     call again after running `statement` outside any transaction: a partition is detached without stopping anybody
+--   busy    another one is at work
+--   done    nothing is left to do
+-- `dropped` counts the closed roots that this piece removed. May be killed anywhere: what comes next is read from the
+-- catalogs. Nobody waits for its locks longer than lock_timeout (55P03: try again; a partition whose detach was cut short,
+-- while an old snapshot may still see it, waits so). With p_concurrently off it detaches by itself, which stops readers and
+-- writers of the parent for as long as it waits.
+create function dwarf.drop_step_v1(
+  p_before int
+, p_cutoff timestamptz default null
+, p_limit int default 100
+, p_concurrently boolean default true
+, p_now timestamptz default null
+, out state text
+, out statement text
+, out dropped bigint
+)
+language plpgsql
+set lock_timeout = '200ms'
+as $$
+declare
+  v_cutoff timestamptz := coalesce(p_cutoff, dwarf.start_of_day(p_before));
+  v_part record;
+  v_roots bigint[];
+begin
+  if p_before > dwarf.day_of(coalesce(p_now, dwarf.now())) then
+    raise exception using errcode = 'DW400', message = format('the day %s is not over yet; only earlier days can be dropped', p_before - 1);
+  end if;
+  dropped := 0;
+  state := 'again';
+  if not pg_try_advisory_xact_lock(hashtext('dwarf retention'), 0) then
+    state := 'busy';
+    return;
+  end if;
+  -- A detached table first, then a detach that was begun, then the oldest day; flows before history.
+  select p.day, p.parent, p.is_attached, p.is_pending, format('%s_d%s', p.parent, p.day) as name into v_part
+  from dwarf.partitions_v1() p
+  where p.day < p_before
+  order by p.is_attached or p.is_pending, p.is_attached, p.day, p.parent
+  limit 1;
+  if not found then
+    v_roots := array(
+      select f.flow_id from dwarf.flows f where f.day = -1 and f.ended_at < v_cutoff and f.root_id = f.flow_id
+      order by f.ended_at, f.flow_id limit p_limit
+    );
+    if cardinality(v_roots) > 0 then
+      dropped := dwarf.reap_trees_v1(v_roots);
+    else
+      state := 'done';
+    end if;
+  elsif v_part.is_pending then
+    execute format('alter table dwarf.%I detach partition dwarf.%I finalize', v_part.parent, v_part.name);
+  elsif not v_part.is_attached then
+    if dwarf.is_open_day_v1(v_part.day) then
+      execute format('alter table dwarf.%I attach partition dwarf.%I for values in (%s)', v_part.parent, v_part.name, v_part.day);
+    else
+      dropped := dwarf.drop_table_v1(v_part.name);
+    end if;
+  elsif dwarf.clear_day_v1(v_part.day, v_cutoff, p_limit) > 0 then
+    null;
+  elsif p_concurrently then
+    state := 'run';
+    statement := format('alter table dwarf.%I detach partition dwarf.%I concurrently', v_part.parent, v_part.name);
+  else
+    dropped := dwarf.drop_table_v1(v_part.name);
+  end if;
+end $$;
+
+-- Drop the table of a day and return how many closed roots were in it.
+create function dwarf.drop_table_v1(p_name text) returns bigint
+language plpgsql
+as $$
+declare
+  v_roots bigint := 0;
+begin
+  if p_name like 'flows%' then
+    execute format('select count(*) from dwarf.%I f where f.root_id = f.flow_id', p_name) into v_roots;
+  end if;
+  execute format('drop table dwarf.%I', p_name);
+  return v_roots;
+end $$;
+
+-- Drop what was created before a day (UTC) and had ended by then; without a day, what is older than 30 days. Returns the
+-- number of closed roots removed. All in one transaction, which asks for the tables for itself alone: `dwarf archive drop`
+-- does the same without stopping anybody.
+create function dwarf.drop_partitions(p_before date default null, p_now timestamptz default null) returns bigint
+language plpgsql
+set lock_timeout = '200ms'
+as $$
+declare
+  v_before int := coalesce(p_before - date '2000-01-01', dwarf.day_of(coalesce(p_now, dwarf.now())) - 30);
+  v_step record;
+  v_dropped bigint := 0;
+begin
+  loop
+    select s.state, s.dropped into v_step
+    from dwarf.drop_step_v1(v_before, p_limit => 1000000, p_concurrently => false, p_now => p_now) s;
+    v_dropped := v_dropped + v_step.dropped;
+    exit when v_step.state = 'done';
+    if v_step.state = 'busy' then
+      raise exception using errcode = '55P03', message = 'another session is dropping partitions now; try again';
+    end if;
+  end loop;
+  return v_dropped;
+end $$;
