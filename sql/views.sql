@@ -1,7 +1,7 @@
 create view dwarf.v_flows as
 select
-  dwarf.flow_key(dwarf.setting_v1('shard_index', 1)::int, l.flow_id, l.token) as flow_key
-, dwarf.flow_name(l.flow_id) as flow
+  dwarf.flow_key(x.shard::int, l.flow_id, l.token) as flow_key
+, dwarf.flow_name(x.shard::int, l.flow_id) as flow
 , l.workflow
 , case when exists (
     select from dwarf.parks p where p.root_id = l.root_id and p.kind = 1 and p.answer is null and p.path @> array[l.flow_id]
@@ -20,10 +20,11 @@ select
 , l.thread_id
 from dwarf.live l
 left join dwarf.active a on a.flow_id = l.flow_id and a.branch = 0
+cross join dwarf.setting_v1('shard_index', 1) x(shard)
 union all
 select
-  dwarf.flow_key(dwarf.setting_v1('shard_index', 1)::int, f.flow_id, f.token)
-, dwarf.flow_name(f.flow_id)
+  dwarf.flow_key(x.shard::int, f.flow_id, f.token)
+, dwarf.flow_name(x.shard::int, f.flow_id)
 , f.workflow
 , dwarf.status_name(f.status)
 , f.task
@@ -39,11 +40,12 @@ select
 , f.root_id
 , f.thread_id
 from dwarf.flows f
+cross join dwarf.setting_v1('shard_index', 1) x(shard)
 where not exists (select from dwarf.doomed d where d.flow_id = f.root_id);
 
 create view dwarf.v_steps as
 select
-  dwarf.flow_name(a.flow_id) as flow
+  dwarf.flow_name(x.shard::int, a.flow_id) as flow
 , dwarf.step_id(a.branch, a.seq) as step_id
 , a.task
 , dwarf.status_name(a.status) as status
@@ -64,9 +66,10 @@ select
 , true as is_live
 from dwarf.active a
 left join dwarf.parks p on p.flow_id = a.flow_id and p.branch = a.branch
+cross join dwarf.setting_v1('shard_index', 1) x(shard)
 union all
 select
-  dwarf.flow_name(h.flow_id)
+  dwarf.flow_name(x.shard::int, h.flow_id)
 , dwarf.step_id(h.branch, h.seq)
 , h.task
 , dwarf.status_name(h.status)
@@ -86,6 +89,7 @@ select
 , h.seq
 , false
 from dwarf.history h
+cross join dwarf.setting_v1('shard_index', 1) x(shard)
 where h.via <> 4;
 
 create view dwarf.v_backlog as
@@ -102,7 +106,7 @@ group by a.priority, a.fairness_key;
 
 create view dwarf.v_running as
 select
-  dwarf.flow_name(a.flow_id) as flow
+  dwarf.flow_name(x.shard::int, a.flow_id) as flow
 , dwarf.step_id(a.branch, a.seq) as step_id
 , l.workflow
 , a.task
@@ -120,6 +124,7 @@ select
 from dwarf.active a
 join dwarf.live l on l.flow_id = a.flow_id
 left join dwarf.peers p on p.session = a.owner
+cross join dwarf.setting_v1('shard_index', 1) x(shard)
 where a.owner is not null;
 
 create view dwarf.v_tenants as

@@ -19,9 +19,13 @@ begin
 end $$;
 
 -- A flow as logs call it: its key without the token.
+create function dwarf.flow_name(p_shard int, p_flow_id bigint) returns text
+language sql immutable parallel safe
+return p_shard || '-' || (p_flow_id >> 36) || '-' || (p_flow_id & 68719476735);
+
 create function dwarf.flow_name(p_flow_id bigint) returns text
 language sql stable
-return dwarf.setting_v1('shard_index', 1) || '-' || (p_flow_id >> 36) || '-' || (p_flow_id & 68719476735);
+return dwarf.flow_name(dwarf.setting_v1('shard_index', 1)::int, p_flow_id);
 
 -- The id of the open root that a key names. DW404 when there is no such flow, DW400 when it is a child, DW409 when it has ended.
 create function dwarf.find_open_root_v1(p_key text) returns bigint

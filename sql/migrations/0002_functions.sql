@@ -6,6 +6,7 @@
 -- include functions/now.sql
 -- include functions/keys.sql
 -- include functions/create_v1.sql
+-- include functions/put_graphs_v1.sql
 -- include functions/claimed.sql
 -- include functions/take_v1.sql
 -- include functions/claim_v1.sql

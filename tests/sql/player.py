@@ -1,22 +1,26 @@
 """A dispatcher without an engine: it claims, decides with the real pure functions, and records, until nothing is due.
 
-Plain and slow on purpose: parameters travel as text, every document is loaded anew, and nothing is kept between calls but
-the lanes and a block of branch numbers. So whatever is wrong between two calls is wrong in SQL.
+Plain and slow on purpose: every document is loaded anew, and nothing is kept between calls but the lanes and a block of
+branch numbers. So whatever is wrong between two calls is wrong in SQL or in the store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import random
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
 from dwarf import cohorts
+from dwarf.arrays import EPOCH, micros
 from dwarf.batch import STATUS_OF, ChildStart, Entry, lay_out
 from dwarf.changes import Changes
+from dwarf.database import Connection
 from dwarf.decide import cancel as decide_cancel
 from dwarf.decide import decide, fail
 from dwarf.effect import Subgraph, engine_failure, failure_of
@@ -27,22 +31,18 @@ from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.run import run_sync
 from dwarf.inputs import START, Document, Input, build, chain_of, decode_document, initial
 from dwarf.record import ClaimedStep, Kind, Member, Record, Todo
+from dwarf.rows import ClaimedRow, SourceRow
 from dwarf.state import State
 from dwarf.status import StepStatus
+from dwarf.store import NewFlows, Store
 
+Result = TypeVar("Result")
 Tasks = Mapping[str, Callable[[Flow], Any]]
 LANES = 2
 BLOCK = 1 << 20
 SESSION_LIFE_MS = 30_000
 PRIORITY = 3
 ROUNDS_MAX = 100_000
-
-TYPES = {
-    "flow": "bigint[]", "seq": "int[]", "lease": "int[]", "kind": "smallint[]", "task": "text[]", "branch": "bigint[]", "status": "smallint[]",
-    "via": "smallint[]", "goto": "text[]", "error": "text[]", "delay_ms": "bigint[]", "size": "int[]", "count": "int[]", "first": "bigint[]",
-    "rec": "int[]", "ordinal": "int[]", "hot": "boolean[]", "token": "text[]", "graph_id": "int[]", "workflow": "text[]",
-    "creators": "bigint[]", "closing": "bigint[]",
-}  # fmt: skip
 
 
 class Gone(Exception):
@@ -61,6 +61,9 @@ class Player:
 
     def __init__(self, dsn: str, graphs: Mapping[str, Graph], tasks: Tasks, *, seed: int = 0, now: datetime.datetime | None = None) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.runner = asyncio.Runner()
+        self.link = self.runner.run(Connection.open(dsn))
+        self.store = Store(self.link)
         self.dice = random.Random(seed)
         self.now = now
         self.tasks = {url: TaskFunction(url, task) for url, task in tasks.items()}
@@ -68,13 +71,25 @@ class Player:
         self.graph_ids: dict[str, int] = {}
         for url, graph in graphs.items():
             self._freeze(url, graph)
-        self.session: int = self.one("select dwarf.start_session_v1(1, %s, %s) as session", SESSION_LIFE_MS, now).session
+        self.session: int = self.do(self.store.start_session(1, life_ms=SESSION_LIFE_MS, now=self.micros))
         self.lanes: dict[int, list[int]] = {}
         self.block = (0, 0)
         self.runs = 0
 
     def close(self) -> None:
+        self.runner.run(self._leave())
+        self.runner.close()
         self.connection.close()
+
+    async def _leave(self) -> None:
+        self.link.close()
+
+    @property
+    def micros(self) -> int | None:
+        return None if self.now is None else micros(self.now)
+
+    def do(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return self.runner.run(call)
 
     def one(self, query: str, *parameters: Any) -> Any:
         return self.connection.execute(query, parameters).fetchone()
@@ -84,32 +99,26 @@ class Player:
 
     def _freeze(self, url: str, graph: Graph) -> None:
         form = graph.to_json()
-        row = self.one(
-            """insert into dwarf.graphs (hash, name, entry_task, definition, created_at) values (sha256(%s), %s, %s, %s::json, now())
-            on conflict (hash) do update set name = excluded.name returning graph_id""",
-            form, graph.name, graph.entry_point, form.decode(),
-        )  # fmt: skip
-        self.graphs[row.graph_id] = graph
-        self.graph_ids[url] = row.graph_id
+        (graph_id,) = self.do(self.store.put_graphs([(sha256(form).digest(), graph.name, graph.entry_point, form)]))
+        self.graphs[graph_id] = graph
+        self.graph_ids[url] = graph_id
 
     # Calls
 
     def create(self, url: str, state: Any = None, *, key: str = "", born_claimed: bool = False) -> int:
         graph_id = self.graph_ids[url]
-        row = self.one(
-            """select flow_ids from dwarf.create_v1(%s, %s::text[], %s::text[], %s::int[], %s::text[], %s::text[]::json[], %s::smallint[]
-            , %s::int[], %s::text[], p_now => %s)""",
-            self.session if born_claimed else None, ["0" * 16], [url], [graph_id], [self.graphs[graph_id].entry_point],
-            [State(state).to_json().decode()], [PRIORITY], [120_000], [key], self.now,
+        new = NewFlows(
+            ["0" * 16], [url], [graph_id], [self.graphs[graph_id].entry_point], [State(state).to_json()], [PRIORITY], [120_000],
+            fairness_keys=[key] if key else None,
         )  # fmt: skip
-        return int(row.flow_ids[0])
+        (flow_id,), _ = self.do(self.store.create_flows(new, session=self.session if born_claimed else None, now=self.micros))
+        return flow_id
 
-    def claim(self, quota: int = 5, *, keys: list[str] | None = None) -> list[Any]:
-        keys = keys or [""]
-        rows: list[Any] = []
+    def claim(self, quota: int = 5, *, keys: list[str] | None = None) -> list[ClaimedRow]:
+        quotas = dict.fromkeys(keys or [""], quota)
+        rows: list[ClaimedRow] = []
         for half in (0, 1):
-            query = "select * from dwarf.claim_v1(%s, %s::smallint, %s::smallint, %s::text[], %s::int[], %s)"
-            rows += self.all(query, self.session, half, PRIORITY, keys, [quota] * len(keys), self.now)
+            rows += self.do(self.store.claim(self.session, quotas, half=half, priority=PRIORITY, now=self.micros))
         return rows
 
     def record(self, entries: list[Entry]) -> list[Entry]:
@@ -123,14 +132,14 @@ class Player:
 
     def _record(self, lane: int, entries: list[Entry]) -> list[Entry]:
         if lane not in self.lanes:
-            opened = self.one("select * from dwarf.open_lane_v1(%s, %s::smallint)", self.session, lane)
+            opened = self.do(self.store.open_lane(self.session, lane))
             self.lanes[lane] = [opened.epoch, opened.batch]
         self.lanes[lane][1] += 1
+        epoch, number = self.lanes[lane]
         batch = lay_out(entries)
-        query, parameters = record_call((self.session, lane, *self.lanes[lane]), batch.columns, self.now)
-        answer = self.one(query, *parameters)
-        assert answer.state == "ok", answer
-        return batch.missed(answer.missed)
+        recorded = self.do(self.store.record((self.session, lane, epoch, number), batch, now=self.micros))
+        assert recorded.state == "ok", recorded
+        return batch.missed(recorded.missed)
 
     # Work
 
@@ -142,14 +151,14 @@ class Player:
                 self.dice.shuffle(rows)
                 assert self.record(self.work(rows)) == []
                 continue
-            wake = self.one("select min(wake_at) as at from dwarf.active where wake_at is not null").at
+            wake = self.do(self.store.next_wake())
             if wake is None:
                 return
-            self.now = max(self.now or wake, wake)
-            self.one("select dwarf.wake_v1(1000, %s)", self.now)
+            self.now = max(self.now or EPOCH, EPOCH + datetime.timedelta(microseconds=wake))
+            self.do(self.store.wake(1000, now=self.micros))
         raise AssertionError("the flow does not end")
 
-    def work(self, rows: list[Any]) -> list[Entry]:
+    def work(self, rows: list[ClaimedRow]) -> list[Entry]:
         """Do what the rows ask for; rows whose flow is gone are left out."""
         entries = []
         for row in rows:
@@ -159,7 +168,7 @@ class Player:
                 continue
         return entries
 
-    def _work(self, row: Any) -> Entry:
+    def _work(self, row: ClaimedRow) -> Entry:
         graph = self.graphs[row.graph_id]
         given = self._load(graph, row)
         joining = row.size is not None
@@ -176,13 +185,13 @@ class Player:
         if record.child is not None:
             graph_id = self.graph_ids[record.child.url]
             child = ChildStart("0" * 16, graph_id, self.graphs[graph_id].entry_point)
-        caller = (row.caller_flow, row.caller_branch) if row.caller_flow else None
+        caller = None if row.caller_flow is None else (row.caller_flow, row.caller_branch or 0)
         return Entry(
             row.flow_id, row.root_id, record, row.join_branch, caller,
             joining=joining, unparks=row.parked, first_branch=first_branch, child=child,
         )  # fmt: skip
 
-    def _act(self, graph: Graph, row: Any, step: ClaimedStep, members: list[Member]) -> Record:
+    def _act(self, graph: Graph, row: ClaimedRow, step: ClaimedStep, members: list[Member]) -> Record:
         if row.todo == Todo.EXPAND:
             return cohorts.expand_slice(graph, step)
         if row.todo == Todo.RESOLVE:
@@ -195,7 +204,9 @@ class Player:
         if row.todo == Todo.CANCEL:
             return decide_cancel(graph, step, row.reason or "")
         url = graph.url_of(row.task)
-        identity = Identity(task_name=row.task, task_url=url, attempt=row.attempt, step_created_at=row.created_at)
+        identity = Identity(
+            task_name=row.task, task_url=url, attempt=row.attempt, step_created_at=EPOCH + datetime.timedelta(microseconds=row.created_at)
+        )
         flow = Flow(step.input.state, identity=identity, past=self._past(row), clock=self._time)
         self.runs += 1
         task = self.tasks.get(url)
@@ -209,7 +220,7 @@ class Player:
 
     def _branches(self, size: int) -> int:
         if self.block[0] + size > self.block[1]:
-            first = self.one("select dwarf.branch_block_v1() as first").first
+            first = self.do(self.store.branch_block())
             self.block = (first, first + BLOCK)
         first = self.block[0]
         self.block = (first + size, self.block[1])
@@ -217,63 +228,52 @@ class Player:
 
     # Reading
 
-    def _load(self, graph: Graph, row: Any) -> Input:
+    def _load(self, graph: Graph, row: ClaimedRow) -> Input:
         base = (row.base_branch, row.base_seq)
         top = self._document(row, base)
         chain = chain_of(base, top)
         documents: list[bytes | Document] = [self._document(row, at) for at in chain[:-1]]
-        later = self.all(
-            "select changes::text from dwarf.load_changes_v1(%s, %s, %s, %s, %s)",
-            [row.flow_id], [row.branch], [row.delta_seq], [row.seq], [row.day],
-        )  # fmt: skip
-        delta = self.one("select delta::text from dwarf.active where flow_id = %s and branch = %s", row.flow_id, row.branch)
-        if delta is None:
+        spans = [(row.flow_id, row.branch, row.delta_seq, row.seq, row.day)]
+        later = self.do(self.store.load_changes(spans)) if row.seq - row.delta_seq > 1 else []
+        if len(later) != row.seq - row.delta_seq - 1:
             raise Gone
-        return build(
-            [*documents, top], encoded(delta.delta), [Changes.decode(encoded(each.changes)) for each in later],
-            branch=row.branch, chain=chain, reducers=graph.reducers,
-        )  # fmt: skip
+        changes = [Changes.decode(each.changes) for each in later]
+        return build([*documents, top], row.delta, changes, branch=row.branch, chain=chain, reducers=graph.reducers)
 
-    def _document(self, row: Any, at: tuple[int, int]) -> Document:
-        found = self.one(
-            "select document::text from dwarf.load_documents_v1(%s, %s, %s, %s)", [row.flow_id], [at[0]], [at[1]], [row.day]
-        )  # fmt: skip
-        if found is None:
+    def _document(self, row: ClaimedRow, at: tuple[int, int]) -> Document:
+        found = self.do(self.store.load_documents([(row.flow_id, *at, row.day)]))
+        if not found or found[0].document is None:
             raise Gone
-        return initial(found.document.encode()) if at == START else decode_document(found.document.encode())
+        return initial(found[0].document) if at == START else decode_document(found[0].document)
 
-    def _members(self, row: Any) -> tuple[Any, list[Member]]:
-        source = self.one("select * from dwarf.load_sources_v1(%s, %s, %s, %s)", [row.flow_id], [row.branch], [row.seq], [row.day])
-        if source is None:
+    def _members(self, row: ClaimedRow) -> tuple[SourceRow, list[Member]]:
+        sources = self.do(self.store.load_sources([(row.flow_id, row.branch, row.seq, row.day)]))
+        if not sources:
             raise Gone
-        rows = self.all(
-            "select ordinal, seq, status, contribution::text, error from dwarf.load_members_v1(%s, %s, %s, %s)",
-            row.flow_id, source.fan_first, row.expanded, row.day,
-        )  # fmt: skip
+        (source,) = sources
+        rows = self.do(self.store.load_members(row.flow_id, source.fan_first, row.expanded or 0, row.day))
         members = [
             Member(
-                each.ordinal, STATUS_OF[each.status], Changes.decode(encoded(each.contribution)), each.error or "",
+                each.ordinal, STATUS_OF[each.status], Changes.decode(each.contribution), each.error or "",
                 (source.fan_first + each.ordinal) << 20 | each.seq,
             )
             for each in rows
         ]  # fmt: skip
         return source, members
 
-    def _past(self, row: Any) -> Past:
+    def _past(self, row: ClaimedRow) -> Past:
         if not row.parked:
             return Past()
-        found = self.one(
-            """select kept::text, answer::text, child_status, child_error, result::text from dwarf.load_parks_v1(%s, %s)""",
-            [row.flow_id], [row.branch],
-        )  # fmt: skip
-        if found is None:
+        parks = self.do(self.store.load_parks([(row.flow_id, row.branch)]))
+        if not parks:
             raise Gone
-        ended = STATUS_OF.get(found.child_status)
+        (park,) = parks
+        ended = STATUS_OF[park.child_status] if park.child_status else None
         return Past(
-            changes=Changes.decode(encoded(found.kept)),
-            resume=encoded(found.answer),
-            result=encoded(found.result) if ended is StepStatus.COMPLETED else None,
-            child_error=found.child_error if ended not in (None, StepStatus.COMPLETED) else None,
+            changes=Changes.decode(park.kept),
+            resume=park.answer,
+            result=park.result if ended is StepStatus.COMPLETED else None,
+            child_error=park.child_error if ended not in (None, StepStatus.COMPLETED) else None,
         )
 
     def ended(self, flow_id: int) -> Ended | None:
@@ -282,19 +282,3 @@ class Player:
         if row is None:
             return None
         return Ended(STATUS_OF[row.status].value, State.from_json(row.state), row.error or "", row.reason or "")
-
-
-def record_call(lane: tuple[int, ...], columns: Mapping[str, list[Any]], now: datetime.datetime | None = None) -> tuple[str, list[Any]]:
-    """Return the text and the parameters of one record call; `lane` is session, lane, epoch and batch."""
-    parts = ["%s", "%s::smallint", "%s", "%s"]
-    parameters: list[Any] = list(lane)
-    for name, column in columns.items():
-        kind = TYPES.get(name.partition("_")[2])
-        parts.append(f"{name} => %s::{kind}" if kind else f"{name} => %s::text[]::json[]")
-        parameters.append(column if kind else [None if value is None else value.decode() for value in column])
-    parts.append("p_now => %s")
-    return f"select * from dwarf.record_v1({', '.join(parts)})", [*parameters, now]
-
-
-def encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()

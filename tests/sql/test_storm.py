@@ -103,7 +103,7 @@ class Storm:
             rows = player.claim(player.dice.choice([1, 3, 20]))
             player.dice.shuffle(rows)
             self.counts["missed"] += len(player.record(player.work(rows)))
-            player.one("select dwarf.wake_v1(100)")
+            player.do(player.store.wake(100))
 
     def _meddle(self) -> None:
         deadline = time.monotonic() + SECONDS_MAX

@@ -1,0 +1,8 @@
+-- purpose: the views for operators, and what every table, column, view and function is
+-- lock: none that matters
+-- transactional: yes
+-- breaking: no
+
+-- include views.sql
+
+-- include comments.sql

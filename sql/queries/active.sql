@@ -1,0 +1,31 @@
+-- Live branches: claiming, recording, waking, taking back.
+
+-- name: claim
+select c.* from dwarf.claim_v1($1, $2, $3, $4, $5, $6) as c;
+
+-- name: claim_these
+select c.* from dwarf.claim_these_v1($1, $2, $3, $4) as c;
+
+-- name: record_linear
+-- A batch of nothing but linear records: the parameters that it leaves out need not travel.
+select r.state, r.missed
+from dwarf.record_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, p_closing => $12, p_now => $13) as r;
+
+-- name: record
+select r.state, r.missed, r.woke_flow, r.woke_branch, r.children
+from dwarf.record_v1(
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29
+, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48
+) as r;
+
+-- name: wake
+select dwarf.wake_v1($1, $2) as woken;
+
+-- name: next_wake
+select min(a.wake_at) as wake_at from dwarf.active as a where a.wake_at is not null;
+
+-- name: sweep
+select s.flow_id, s.branch, s.owner, s.why from dwarf.sweep_v1($1, $2, $3, $4, $5) as s;
+
+-- name: release
+select dwarf.release_v1($1, $2, $3, $4, $5, $6) as released;
