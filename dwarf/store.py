@@ -265,11 +265,10 @@ class Store:
         epoch, batch, missed = await self._call("open_lane", _int4(session), (int2(lane), INT2))
         return Lane(_one(read_int4, epoch), _one(read_int8, batch), _array(read_int4_array, missed))
 
-    async def lane_backend(self, session: int, lane: int) -> int | None:
-        """Return the process id of the server process that last recorded in a lane."""
-        columns = await self._call("lane_backend", _int4(session), (int2(lane), INT2))
-        backend: int | None = _one(read_int4, columns[0])
-        return backend
+    async def end_lane_holder(self, session: int, lane: int) -> int:
+        """End the server process that is recording in a lane and does not come back; return how many were ended."""
+        columns = await self._call("end_lane_holder", _int4(session), (int2(lane), INT2))
+        return int(_one(read_int4, columns[0]))
 
     async def branch_block(self) -> int:
         """Reserve 2**20 consecutive branch numbers and return the first."""

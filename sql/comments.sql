@@ -32,7 +32,6 @@ comment on column dwarf.lanes.lane is 'Number of the lane in its session.';
 comment on column dwarf.lanes.epoch is 'Rises when the lane is opened anew; records of an older epoch change nothing.';
 comment on column dwarf.lanes.batch is 'Number of the last batch recorded.';
 comment on column dwarf.lanes.missed is 'Ordinals of that batch that were not applied; null when all were.';
-comment on column dwarf.lanes.backend is 'Process id of the backend that recorded it.';
 
 comment on table dwarf.live is 'One row per open flow, children included. Read by claims, records and waits; removed when the flow ends.';
 comment on column dwarf.live.flow_id is 'Hours since 2000-01-01 UTC, shifted left by 36, and a number of the sequence.';
@@ -248,7 +247,7 @@ comment on function dwarf.wake_callers_v1 is 'Part of record_v1: steps whose chi
 comment on function dwarf.park_v1 is 'Part of record_v1: what parked and retried steps leave, and the children they start.';
 comment on function dwarf.unpark_v1 is 'Part of record_v1: parks of steps that moved on.';
 comment on function dwarf.open_lane_v1 is 'Open a lane anew: nothing under way in it can commit afterwards.';
-comment on function dwarf.lane_backend_v1 is 'Backend that last recorded in a lane.';
+comment on function dwarf.end_lane_holder_v1 is 'Ends the backend that is recording in a lane.';
 comment on function dwarf.branch_block_v1 is 'Reserve 2^20 branch numbers.';
 comment on function dwarf.start_session_v1 is 'Register a session.';
 comment on function dwarf.renew_session_v1 is 'Renew a session, whatever it holds.';

@@ -453,7 +453,7 @@ def _is_ready(folder: Path) -> bool:
         lines = (folder / "data" / "postmaster.pid").read_text().splitlines()
     except FileNotFoundError:
         return False
-    return len(lines) > 7 and lines[7].strip() == "ready"
+    return len(lines) > 7 and lines[7].strip() in {"ready", "standby"}
 
 
 def _account() -> pwd.struct_passwd | None:

@@ -10,10 +10,15 @@ begin
   returning l.epoch, l.batch, l.missed into epoch, batch, missed;
 end $$;
 
--- Which backend last recorded in a lane, so that one that never comes back can be ended before the lane is opened anew.
-create function dwarf.lane_backend_v1(p_session int, p_lane smallint) returns int
-language sql stable
-return (select l.backend from dwarf.lanes l where l.session = p_session and l.lane = p_lane);
+-- End the backend that is recording in a lane and does not come back: the one whose transaction has changed the lane's row.
+-- Nothing of its batch is left then. Returns how many were ended.
+create function dwarf.end_lane_holder_v1(p_session int, p_lane smallint) returns int
+language sql volatile
+return (
+  select count(*) filter (where pg_terminate_backend(a.pid))::int
+  from dwarf.lanes l join pg_stat_activity a on a.backend_xid = l.xmax
+  where l.session = p_session and l.lane = p_lane and a.pid <> pg_backend_pid()
+);
 
 -- Reserve a block of 2^20 branch numbers and return its first. A fan-out takes consecutive numbers out of one block.
 create function dwarf.branch_block_v1() returns bigint

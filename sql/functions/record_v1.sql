@@ -78,7 +78,7 @@ declare
   v_doomed bigint[];
   v_counted record;
 begin
-  update dwarf.lanes l set batch = p_batch, missed = null, backend = pg_backend_pid()
+  update dwarf.lanes l set batch = p_batch, missed = null
   where l.session = p_session and l.lane = p_lane and l.epoch = p_epoch and l.batch < p_batch;
   if not found then
     select case when l.epoch = p_epoch and l.batch >= p_batch then 'repeated' else 'stale' end

@@ -41,7 +41,6 @@ create table dwarf.lanes (
   , epoch int not null default 1
   , batch bigint not null default 0
   , missed int[]
-  , backend int
   , constraint lanes_session_lane_key primary key (session, lane)
 ) with (fillfactor = 10);
 

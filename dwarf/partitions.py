@@ -1,0 +1,131 @@
+"""Makes the daily partitions of a shard ahead of time, and drops those that are older than it keeps. Synchronous.
+
+All that is decided is decided in SQL (`drop_step_v1`); here is only the loop around it, since a partition can be detached
+without stopping anybody only outside of any transaction. Nothing is remembered between calls: whoever comes next goes on
+where the last one was stopped or killed. Needs no session of its own, so that a pooler may stand between.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+
+import msgspec
+import psycopg
+from psycopg import IsolationLevel, errors
+
+from dwarf.errors import InvalidArgument
+
+FIRST_DAY = date(2000, 1, 1)  # day 0 of every partition's number
+DAYS_AHEAD = 7
+PATIENCE_SECONDS = 60.0  # for one round of dropping
+DETACH_SECONDS_MAX = 10.0  # then the detach is left pending: old snapshots may still see the partition
+RETRY_SECONDS = 0.2
+RETRY_SECONDS_MAX = 2.0
+CONNECT_SECONDS_MAX = 10
+APPLICATION = "dwarf partitions"
+
+_RETRIED = (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure)
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """How many closed roots are gone, and whether anything is left to do: then somebody else is at work, or is looking."""
+
+    roots: int
+    is_done: bool
+
+
+def ensure(conninfo: str, days_ahead: int = DAYS_AHEAD, *, now: datetime | None = None) -> int:
+    """Create the partitions of today and of the days ahead that are missing, and return how many tables were made.
+
+    Raises `psycopg.errors.LockNotAvailable` when others hold the parents for all of `PATIENCE_SECONDS`.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with _connect(conninfo) as connection:
+        for wait in _waits():
+            try:
+                [(made,)] = connection.execute("select dwarf.ensure_partitions(%s, %s)", (days_ahead, now)).fetchall()
+            except _RETRIED:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(wait)
+            else:
+                assert isinstance(made, int)
+                return made
+    raise AssertionError
+
+
+def drop_before(conninfo: str, before: date, *, now: datetime | None = None, patience: float = PATIENCE_SECONDS) -> Dropped:
+    """Drop what was created before a day (UTC) and had ended by then. Open flows stay, whatever their age.
+
+    Returns when all is done, or after `patience` seconds with what is done so far. Raises `InvalidArgument` for a day
+    that is not over.
+    """
+    deadline = time.monotonic() + patience
+    roots = 0
+    waits = _waits()
+    with _connect(conninfo) as connection:
+        while True:
+            try:
+                state, statement, dropped = _step(connection, before, now)
+                roots += dropped
+                if state == "done":
+                    return Dropped(roots, True)
+                if state == "run":
+                    _detach(connection, statement, deadline)
+                if state != "busy":
+                    waits = _waits()
+                    continue
+            except (*_RETRIED, errors.QueryCanceled):
+                pass
+            if time.monotonic() > deadline:
+                return Dropped(roots, False)
+            time.sleep(next(waits))
+
+
+def _step(connection: psycopg.Connection[tuple[object, ...]], before: date, now: datetime | None) -> tuple[str, str, int]:
+    query = "select state, statement, dropped from dwarf.drop_step_v1(%s, p_now => %s)"
+    try:
+        [(state, statement, dropped)] = connection.execute(query, ((before - FIRST_DAY).days, now)).fetchall()
+    except psycopg.Error as error:
+        if error.sqlstate == "DW400":
+            raise InvalidArgument(error.diag.message_primary or str(error)) from error
+        raise
+    assert isinstance(dropped, int)
+    return str(state), str(statement), dropped
+
+
+def _detach(connection: psycopg.Connection[tuple[object, ...]], statement: str, deadline: float) -> None:
+    """Run a statement that waits for whoever may still look, holding up nobody; give up on it before it takes too long."""
+    seconds = max(RETRY_SECONDS, min(DETACH_SECONDS_MAX, deadline - time.monotonic()))
+    with _cancelled_after(connection, seconds):
+        connection.execute(statement.encode())
+
+
+@contextmanager
+def _cancelled_after(connection: psycopg.Connection[tuple[object, ...]], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, connection.cancel_safe)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _waits() -> Iterator[float]:
+    seconds = RETRY_SECONDS
+    while True:
+        yield seconds
+        seconds = min(seconds * 2, RETRY_SECONDS_MAX)
+
+
+def _connect(conninfo: str) -> psycopg.Connection[tuple[object, ...]]:
+    connection = psycopg.connect(
+        conninfo, autocommit=True, prepare_threshold=None, application_name=APPLICATION, connect_timeout=CONNECT_SECONDS_MAX
+    )
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+    return connection

@@ -1,0 +1,342 @@
+"""Calls that are stopped half-way, each at a lock of our choice, while another call goes ahead.
+
+A `Stage` is a database with two players (sessions A and B), two clerks (C and D, who call verbs) and any number of holders, each of
+which holds exactly one lock. An `Act` is a call that is ready to be made. Nothing here waits for a time: the stage looks at
+the server until a call is over or really waits for somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from dwarf.arrays import micros
+from dwarf.batch import Entry, lay_out
+from dwarf.database import Connection
+from dwarf.flow import Flow
+from dwarf.graph import Graph
+from dwarf.rows import ClaimedRow
+from dwarf.store import Recorded, Store
+from tests.sql.player import LANES, Player
+
+Result = TypeVar("Result")
+INVARIANTS = (Path(__file__).parent.parent.parent / "sql/runbook/invariants.sql").read_text()
+NOON = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+# A hang becomes an error of the call that hangs, a deadlock one at once.
+GUARDS = "-c statement_timeout=60s -c deadlock_timeout=50ms"
+TABLES = ("live", "active", "parks", "signals", "history", "flows", "doomed")
+LOCKED, KEYED = 10, 20  # ranks: rows, in the order of the schema; keys that an insert takes, which come in no order
+
+
+class Point(NamedTuple):
+    """One lock. `rank` and `place` are where the lock order has it; `take` and `values` make a holder take it."""
+
+    name: str
+    rank: int
+    place: tuple[int, int]
+    take: str
+    values: tuple[Any, ...]
+    is_shared: bool = False
+
+
+class Act(NamedTuple):
+    """A call that is ready. `skips`: it passes over rows that others hold, and never waits."""
+
+    session: Session
+    call: Callable[[], Any]
+    skips: bool = False
+
+
+class Session:
+    """One connection to the database, with the store over it and a loop of its own."""
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self.dsn, self.name = dsn, name
+        self.runner = asyncio.Runner()
+        self.open()
+
+    def open(self) -> None:
+        self.link = self.runner.run(Connection.open(self.dsn))
+        self.store = Store(self.link)
+
+    @property
+    def pid(self) -> int:
+        return self.link.backend_pid
+
+    def do(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return self.runner.run(call)
+
+    def close(self) -> None:
+        async def leave() -> None:
+            self.link.close()
+
+        self.runner.run(leave())
+        self.runner.close()
+
+
+class PlayerSession(Session):
+    """A player seen as a session; when its connection is opened anew the player goes on with the new one."""
+
+    def __init__(self, dsn: str, name: str, player: Player) -> None:
+        self.dsn, self.name, self.player = dsn, name, player
+        self.runner, self.link, self.store = player.runner, player.link, player.store
+
+    def open(self) -> None:
+        super().open()
+        self.player.link, self.player.store = self.link, self.store
+
+    def close(self) -> None:
+        self.player.close()
+
+
+class Stage:
+    """Everything that a race takes. `now` of every session is its own, so that what is stored tells who stored it."""
+
+    def __init__(self, dsn: str, graphs: Mapping[str, Graph], tasks: Mapping[str, Callable[[Flow], Any]]) -> None:
+        self.dsn = dsn
+        guarded = make_conninfo(dsn, options=GUARDS)
+        self.observer = psycopg.connect(dsn, autocommit=True)
+        self.observer.execute("select dwarf.ensure_partitions(1, %s)", (NOON,))
+        names = ("A", "B")
+        self.players = {name: Player(guarded, graphs, tasks, seed=seed, now=NOON) for seed, name in enumerate(names)}
+        self.sessions: dict[str, Session] = {name: PlayerSession(guarded, name, self.players[name]) for name in names}
+        self.sessions |= {name: Session(guarded, name) for name in ("C", "D")}
+        self.holders: list[psycopg.Connection] = []
+        self.threads = ThreadPoolExecutor(4)
+        self.roots: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.threads.shutdown()
+        for each in [*self.holders, self.observer]:
+            each.close()
+        for session in self.sessions.values():
+            session.close()
+
+    def all(self, query: str, *values: Any) -> list[Any]:
+        return self.observer.execute(query, values).fetchall()
+
+    def clear(self) -> None:
+        """Begin anew, with the same sessions."""
+        self.observer.execute("truncate " + ", ".join(f"dwarf.{table}" for table in TABLES))
+        self.roots.clear()
+        for name, player in self.players.items():
+            player.now = NOON
+            player.runs = 0
+            assert self.sessions[name].link.is_open
+
+    # Getting there
+
+    def create(self, url: str, state: Any = None) -> int:
+        self.roots.append(self.players["A"].create(url, state))
+        return self.roots[-1]
+
+    def rows(self, *tasks: str) -> list[tuple[int, int]]:
+        """The claimable rows of tasks, in order."""
+        query = "select flow_id, branch from dwarf.active where claimable is not null and task = any(%s) order by flow_id, branch"
+        return self.all(query, list(tasks))
+
+    def take(self, name: str, rows: Sequence[tuple[int, int]]) -> list[ClaimedRow]:
+        player = self.players[name]
+        claimed = player.do(player.store.claim_these(player.session, rows, now=player.micros))
+        assert len(claimed) == len(rows)
+        return sorted(claimed, key=lambda row: (row.flow_id, row.branch))
+
+    def entries(self, name: str, rows: Sequence[tuple[int, int]]) -> list[Entry]:
+        """Claim rows and do what they ask for, up to the record."""
+        entries = self.players[name].work(self.take(name, rows))
+        assert len(entries) == len(rows)
+        return entries
+
+    def play(self, *until: str) -> None:
+        """Let A work until nothing is claimable but the rows of some tasks."""
+        query = "select flow_id, branch from dwarf.active where claimable is not null and task <> all(%s) order by flow_id, branch"
+        while rows := self.all(query, list(until)):
+            assert self.players["A"].record(self.entries("A", rows)) == []
+
+    # Calls
+
+    def record(self, name: str, entries: Sequence[Entry], *, minutes: int = 1, number: int | None = None) -> Act:
+        """The record of entries of one lane: answers with the state, which of the entries applied, and how many rows it woke.
+
+        `number` repeats a batch; else the lane's next one is used, every time the act is called.
+        """
+        player = self.players[name]
+        [lane] = {entry.root_id % LANES for entry in entries}
+        batch = lay_out(entries)
+        now = micros(NOON + datetime.timedelta(minutes=minutes))
+
+        def call() -> Any:
+            recorded = self.send(player, lane, batch, number=number, now=now)
+            missed = {id(entry) for entry in batch.missed(recorded.missed)}
+            return recorded.state, [id(entry) not in missed for entry in entries], len(recorded.woke)
+
+        self.open_lane(player, lane)
+        return Act(self.sessions[name], call)
+
+    def open_lane(self, player: Player, lane: int) -> None:
+        if lane not in player.lanes:
+            opened = player.do(player.store.open_lane(player.session, lane))
+            player.lanes[lane] = [opened.epoch, opened.batch]
+
+    def send(self, player: Player, lane: int, batch: Any, *, number: int | None, now: int) -> Recorded:
+        if number is None:
+            number = player.lanes[lane][1] + 1
+        recorded = player.do(player.store.record((player.session, lane, player.lanes[lane][0], number), batch, now=now))
+        player.lanes[lane][1] = max(number, player.lanes[lane][1])  # not reached by a call that fails: its number is used again
+        return recorded
+
+    def verb(self, name: str, call: Callable[[Store, int], Coroutine[Any, Any, Any]], *, minutes: int, skips: bool = False) -> Act:
+        """A call of a clerk, or of a player's connection, at a time of its own."""
+        session = self.sessions[name]
+        now = micros(NOON + datetime.timedelta(minutes=minutes))
+        return Act(session, lambda: session.do(call(session.store, now)), skips)
+
+    def query(self, name: str, query: str, *values: Any) -> Act:
+        """A query of a clerk that has no method in the store; its values are numbers and texts without quotes."""
+        session = self.sessions[name]
+        text = (query % tuple(repr(value) for value in values)).encode()
+        return Act(session, lambda: session.do(session.link.execute(text, result_format=0)).get_value(0, 0))
+
+    # Locks
+
+    def points(self, lanes: Sequence[tuple[int, int]] = ()) -> list[Point]:
+        """Every lock that a call on these trees might need: rows that are there, and keys that are not."""
+        flows, branches = self.names()
+        points = [
+            Point(f"lane {self._letter(session)}", LOCKED, (session, lane), "select from dwarf.lanes where session = %s and lane = %s for update", (session, lane))
+            for session, lane in lanes
+        ]
+        for flow_id, day in self.all("select flow_id, day from dwarf.live order by 1"):
+            name = flows[flow_id]
+            points.append(
+                Point(f"live {name}", LOCKED + 1, (flow_id, 0), "select from dwarf.live where flow_id = %s for update", (flow_id,))
+            )
+            insert = """
+                insert into dwarf.flows(flow_id, day, root_id, status, priority, graph_id, budget_ms, weight, created_at, ended_at
+                , thread_id, token, workflow, fairness_key)
+                select flow_id, day, root_id, 6, priority, graph_id, budget_ms, weight, created_at, now(), thread_id, token, workflow
+                , fairness_key from dwarf.live where flow_id = %s
+            """
+            points.append(Point(f"end of {name}", KEYED, (flow_id, 0), insert, (flow_id,)))
+        query = """
+            select a.flow_id, a.branch, a.seq, a.day, a.size is not null or a.parked
+            , exists (select from dwarf.parks p where p.flow_id = a.flow_id and p.branch = a.branch)
+            from dwarf.active a order by 1, 2
+        """
+        for flow_id, branch, seq, day, comes_first, has_park in self.all(query):
+            name, place = f"{flows[flow_id]}.{branches[branch]}", (flow_id, branch)
+            row = "select from dwarf.active where flow_id = %s and branch = %s for update"
+            points.append(Point(f"row {name}", LOCKED + (2 if comes_first else 3), place, row, place))
+            park = "select from dwarf.parks where flow_id = %s and branch = %s for update"
+            if not has_park:
+                park = "insert into dwarf.parks(flow_id, branch, seq, kind, root_id, parked_at) values (%s, %s, 1, 0, 0, now())"
+            points.append(Point(f"park {name}", LOCKED + 4 if has_park else KEYED, place, park, place))
+            points.append(Point(f"step {name}", KEYED, place, HISTORY, (*place, seq, day)))
+        return points
+
+    def key_of_branch(self, flow_id: int, branch: int) -> Point:
+        """The key of a branch that a record is about to create."""
+        insert = """
+            insert into dwarf.active(flow_id, branch, weight, budget_ms, day, priority, half, status, seq, depth, created_at, task, fairness_key)
+            values (%s, %s, 1, 1, 1, 1, 0, 1, 1, 1, now(), '', '')
+        """
+        return Point("new branch", KEYED, (flow_id, branch), insert, (flow_id, branch))
+
+    def hold(self, point: Point, *, shared: bool = False) -> psycopg.Connection:
+        """Take one lock, and nothing else, until `release`."""
+        holder = next((each for each in self.holders if each.info.transaction_status == psycopg.pq.TransactionStatus.IDLE), None)
+        if holder is None:
+            holder = psycopg.connect(self.dsn, prepare_threshold=None)
+            self.holders.append(holder)
+        holder.execute(point.take.replace("for update", "for share") if shared else point.take, point.values)
+        return holder
+
+    def start(self, act: Act) -> Future[Any]:
+        return self.threads.submit(act.call)
+
+    def blockers(self, act: Act, future: Future[Any]) -> list[int]:
+        """Whom a call waits for, as soon as it waits for anybody; nobody, as soon as it is over."""
+        while not future.done():
+            [(pids,)] = self.all("select pg_catalog.pg_blocking_pids(%s)", act.session.pid)
+            if pids:
+                return list(pids)
+        return []
+
+    def footprint(self, act: Act, points: Sequence[Point]) -> list[Point]:
+        """Make a call against a wall of held locks, taken down one by one: the locks it needs, in the order it asks for them."""
+        shared = {point for point in points if point.rank == LOCKED + 1 and self._passes_share(point, points)}
+        holders = {self.hold(point, shared=point in shared): point for point in points}
+        by_pid = {holder.info.backend_pid: holder for holder in holders}
+        future, met = self.start(act), []
+        while blockers := self.blockers(act, future):
+            [pid] = blockers
+            met.append(holders[by_pid[pid]])
+            by_pid[pid].rollback()
+        future.result()
+        for holder in holders:
+            holder.rollback()
+        return met
+
+    @staticmethod
+    def _passes_share(_point: Point, _points: Sequence[Point]) -> bool:
+        return False
+
+    # What is there
+
+    def _letter(self, session: int | None) -> str | None:
+        return next((name for name, player in self.players.items() if player.session == session), None)
+
+    def names(self) -> tuple[dict[int | None, str | None], dict[int | None, int | None]]:
+        """Names of flows (roots by number, children by their callers) and of branches that are the same in every run."""
+        branches = self.all("select branch from dwarf.active union select branch from dwarf.history union select branch from dwarf.parks order by 1")
+        ranks: dict[int | None, int | None] = {branch: rank for rank, (branch,) in enumerate(branches)}
+        flows: dict[int | None, str | None] = {None: None} | {root: str(number) for number, root in enumerate(self.roots)}
+        query = "select flow_id, caller_flow, caller_branch, caller_seq from dwarf.{} where caller_flow is not null"
+        children = self.all(" union ".join(map(query.format, ("live", "flows"))) + " order by 1")
+        while waiting := [child for child in children if child[0] not in flows]:
+            for flow_id, caller, branch, seq in waiting:
+                if caller in flows:
+                    flows[flow_id] = f"{flows[caller]}/{ranks.get(branch)}.{seq}"
+        ranks[None] = None
+        return flows, ranks
+
+    def dump(self) -> dict[str, list[str]]:
+        """Everything that is stored of these trees, without what differs between two runs of the same."""
+        flows, ranks = self.names()
+        found: dict[str, list[str]] = {}
+        for table in TABLES:
+            rows = [row for (row,) in self.all(f"select to_jsonb(t) from dwarf.{table} t")]
+            for row in rows:
+                row.pop("signal_id", None)
+                for column in FLOW_COLUMNS & row.keys():
+                    row[column] = flows.get(row[column], "?")
+                for column in BRANCH_COLUMNS & row.keys():
+                    row[column] = ranks.get(row[column], "?")
+                for column in {"owner", "session"} & row.keys():
+                    row[column] = self._letter(row[column])
+                if row.get("path"):
+                    row["path"] = [flows[flow_id] for flow_id in row["path"]]
+            found[table] = sorted(repr({key: value for key, value in sorted(row.items()) if value is not None}) for row in rows)
+        return found
+
+    def faults(self) -> list[Any]:
+        """What `invariants.sql` finds."""
+        return self.all(INVARIANTS)
+
+
+HISTORY = """
+    insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, created_at, ended_at, task)
+    values (%s, %s, %s, %s, 1, 0, 6, now(), now(), '')
+"""
+FLOW_COLUMNS = {"flow_id", "root_id", "caller_flow", "thread_id", "child_id"}
+BRANCH_COLUMNS = {"branch", "base_branch", "join_branch", "caller_branch", "parent_branch", "fan_first"}
