@@ -141,10 +141,11 @@ class LinearClaimed(Shape):
 
     async def round(self) -> int:
         steps = 0
-        with self.meter("create"):
-            while self.open < 4 * self.batch:  # so that either half has a batch waiting
-                self.open += len(await self.creator.create(self.batch, STATE))
         for _ in range(self.rounds):
+            if self.open < 4 * self.batch:  # so that either half has a batch waiting
+                with self.meter("create"):
+                    for _ in range(4):
+                        self.open += len(await self.creator.create(self.batch, STATE))
             with self.meter("claim"):
                 rows = await self._claim()
             entries = [step(flow, seq, lease=lease, hot=False) for flow, _, seq, lease in sorted(rows)]

@@ -28,6 +28,8 @@ from dwarf.arrays import (
     int8,
     int8_array,
     read_bool,
+    read_float8,
+    read_int2,
     read_int4,
     read_int4_array,
     read_int8,
@@ -167,6 +169,19 @@ class Store:
         """Answer the earliest open interrupt of a tree; False when there is none."""
         columns = await self._call("resume_flow", _int8(root_id), (answer, JSON), _time(now))
         return bool(_one(read_bool, columns[0]))
+
+    # What is due
+
+    async def due_bands(self, half: int) -> list[int]:
+        """Return the bands of a half that have due work, best first."""
+        columns = await self._call("due_bands", (int2(half), INT2))
+        return read_int2(columns[0])
+
+    async def due_keys(self, *, half: int, priority: int, after: str | None = None, limit: int = 200) -> dict[str, float]:
+        """Return fairness keys with due work in a band, in order from behind `after`, with the lowest weight due in each."""
+        parameters = ((int2(half), INT2), (int2(priority), INT2), (None if after is None else after.encode(), TEXT), _int4(limit))
+        columns = await self._call("due_keys", *parameters)
+        return dict(zip(read_text(columns[0]), read_float8(columns[1]), strict=True))
 
     # Claims and records
 

@@ -142,7 +142,7 @@ create table dwarf.active (
   , started_at timestamptz
   , due_at timestamptz
   , task text not null
-  , fairness_key text not null
+  , fairness_key text collate "C" not null
   , delta json
   , constraint active_flow_id_branch_key primary key (flow_id, branch)
 ) with (

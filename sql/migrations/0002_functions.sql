@@ -9,6 +9,7 @@
 -- include functions/put_graphs_v1.sql
 -- include functions/claimed.sql
 -- include functions/take_v1.sql
+-- include functions/observe_v1.sql
 -- include functions/claim_v1.sql
 -- include functions/apply_linear_v1.sql
 -- include functions/apply_rows_v1.sql

@@ -1,5 +1,11 @@
 -- Live branches: claiming, recording, waking, taking back.
 
+-- name: due_bands
+select b.priority from dwarf.due_bands_v1($1) as b(priority);
+
+-- name: due_keys
+select k.fairness_key, k.weight from dwarf.due_keys_v1($1, $2, $3, $4) as k;
+
 -- name: claim
 select c.* from dwarf.claim_v1($1, $2, $3, $4, $5, $6) as c;
 

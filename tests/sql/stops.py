@@ -32,7 +32,8 @@ NOON = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, 
 # A hang becomes an error of the call that hangs, a deadlock one at once.
 GUARDS = "-c statement_timeout=60s -c deadlock_timeout=50ms"
 TABLES = ("live", "active", "parks", "signals", "history", "flows", "doomed")
-LOCKED, KEYED = 10, 20  # ranks: rows, in the order of the schema; keys that an insert takes, which come in no order
+# Ranks in the lock order of the schema; the keys that an insert takes have no place in it.
+LANE, LIVE, COUNTED, OTHERS, PARKS, KEYS = range(6)
 
 
 class Point(NamedTuple):
@@ -43,15 +44,28 @@ class Point(NamedTuple):
     place: tuple[int, int]
     take: str
     values: tuple[Any, ...]
-    is_shared: bool = False
+
+
+class Stop(NamedTuple):
+    """A lock that a call asked for, and whether others may have the same at the same time."""
+
+    point: Point
+    is_shared: bool
 
 
 class Act(NamedTuple):
-    """A call that is ready. `skips`: it passes over rows that others hold, and never waits."""
+    """A call that is ready. `skipped` is its answer when it passes over everything, for one that never waits for rows."""
 
     session: Session
     call: Callable[[], Any]
-    skips: bool = False
+    skipped: Any = None
+
+
+class Scene(NamedTuple):
+    """What may happen in a situation: calls that are ready, by name, and keys that they are about to take."""
+
+    acts: dict[str, Act]
+    keys: Sequence[Point] = ()
 
 
 class Session:
@@ -123,7 +137,7 @@ class Stage:
             session.close()
 
     def all(self, query: str, *values: Any) -> list[Any]:
-        return self.observer.execute(query, values).fetchall()
+        return self.observer.execute(query, values or None).fetchall()
 
     def clear(self) -> None:
         """Begin anew, with the same sessions."""
@@ -137,8 +151,12 @@ class Stage:
     # Getting there
 
     def create(self, url: str, state: Any = None) -> int:
-        self.roots.append(self.players["A"].create(url, state))
-        return self.roots[-1]
+        """Create a flow of the lane 0, so that lanes have the same names in every run."""
+        player = self.players["A"]
+        while (root := player.create(url, state)) % LANES != 0:
+            self.all("with l as (delete from dwarf.live where flow_id = %s) delete from dwarf.active where flow_id = %s returning 1", root, root)
+        self.roots.append(root)
+        return root
 
     def rows(self, *tasks: str) -> list[tuple[int, int]]:
         """The claimable rows of tasks, in order."""
@@ -195,11 +213,11 @@ class Stage:
         player.lanes[lane][1] = max(number, player.lanes[lane][1])  # not reached by a call that fails: its number is used again
         return recorded
 
-    def verb(self, name: str, call: Callable[[Store, int], Coroutine[Any, Any, Any]], *, minutes: int, skips: bool = False) -> Act:
-        """A call of a clerk, or of a player's connection, at a time of its own."""
+    def verb(self, name: str, call: Callable[[Store, int], Coroutine[Any, Any, Any]], *, minutes: int, skipped: Any = None) -> Act:
+        """A call of a clerk, or on a player's connection, at a time of its own."""
         session = self.sessions[name]
         now = micros(NOON + datetime.timedelta(minutes=minutes))
-        return Act(session, lambda: session.do(call(session.store, now)), skips)
+        return Act(session, lambda: session.do(call(session.store, now)), skipped)
 
     def query(self, name: str, query: str, *values: Any) -> Act:
         """A query of a clerk that has no method in the store; its values are numbers and texts without quotes."""
@@ -209,17 +227,24 @@ class Stage:
 
     # Locks
 
-    def points(self, lanes: Sequence[tuple[int, int]] = ()) -> list[Point]:
+    def set_up(self, build: Build) -> Scene:
+        self.clear()
+        return build(self)
+
+    def point(self, scene: Scene, name: str) -> Point:
+        return next(point for point in self.points(scene) if point.name == name)
+
+    def points(self, scene: Scene) -> list[Point]:
         """Every lock that a call on these trees might need: rows that are there, and keys that are not."""
         flows, branches = self.names()
-        points = [
-            Point(f"lane {self._letter(session)}", LOCKED, (session, lane), "select from dwarf.lanes where session = %s and lane = %s for update", (session, lane))
-            for session, lane in lanes
-        ]
+        points = list(scene.keys)
+        for session, lane in self.all("select session, lane from dwarf.lanes order by 1, 2"):
+            row = "select from dwarf.lanes where session = %s and lane = %s for update"
+            points.append(Point(f"lane {self._letter(session)}{lane or ''}", LANE, (session, lane), row, (session, lane)))
         for flow_id, day in self.all("select flow_id, day from dwarf.live order by 1"):
             name = flows[flow_id]
             points.append(
-                Point(f"live {name}", LOCKED + 1, (flow_id, 0), "select from dwarf.live where flow_id = %s for update", (flow_id,))
+                Point(f"live {name}", LIVE, (flow_id, 0), "select from dwarf.live where flow_id = %s for update", (flow_id,))
             )
             insert = """
                 insert into dwarf.flows(flow_id, day, root_id, status, priority, graph_id, budget_ms, weight, created_at, ended_at
@@ -227,7 +252,7 @@ class Stage:
                 select flow_id, day, root_id, 6, priority, graph_id, budget_ms, weight, created_at, now(), thread_id, token, workflow
                 , fairness_key from dwarf.live where flow_id = %s
             """
-            points.append(Point(f"end of {name}", KEYED, (flow_id, 0), insert, (flow_id,)))
+            points.append(Point(f"end of {name}", KEYS, (flow_id, 0), insert, (flow_id,)))
         query = """
             select a.flow_id, a.branch, a.seq, a.day, a.size is not null or a.parked
             , exists (select from dwarf.parks p where p.flow_id = a.flow_id and p.branch = a.branch)
@@ -236,12 +261,12 @@ class Stage:
         for flow_id, branch, seq, day, comes_first, has_park in self.all(query):
             name, place = f"{flows[flow_id]}.{branches[branch]}", (flow_id, branch)
             row = "select from dwarf.active where flow_id = %s and branch = %s for update"
-            points.append(Point(f"row {name}", LOCKED + (2 if comes_first else 3), place, row, place))
+            points.append(Point(f"row {name}", COUNTED if comes_first else OTHERS, place, row, place))
             park = "select from dwarf.parks where flow_id = %s and branch = %s for update"
             if not has_park:
                 park = "insert into dwarf.parks(flow_id, branch, seq, kind, root_id, parked_at) values (%s, %s, 1, 0, 0, now())"
-            points.append(Point(f"park {name}", LOCKED + 4 if has_park else KEYED, place, park, place))
-            points.append(Point(f"step {name}", KEYED, place, HISTORY, (*place, seq, day)))
+            points.append(Point(f"park {name}", PARKS if has_park else KEYS, place, park, place))
+            points.append(Point(f"step {name}", KEYS, place, HISTORY, (*place, seq, day)))
         return points
 
     def key_of_branch(self, flow_id: int, branch: int) -> Point:
@@ -250,7 +275,7 @@ class Stage:
             insert into dwarf.active(flow_id, branch, weight, budget_ms, day, priority, half, status, seq, depth, created_at, task, fairness_key)
             values (%s, %s, 1, 1, 1, 1, 0, 1, 1, 1, now(), '', '')
         """
-        return Point("new branch", KEYED, (flow_id, branch), insert, (flow_id, branch))
+        return Point("new branch", KEYS, (flow_id, branch), insert, (flow_id, branch))
 
     def hold(self, point: Point, *, shared: bool = False) -> psycopg.Connection:
         """Take one lock, and nothing else, until `release`."""
@@ -272,12 +297,13 @@ class Stage:
                 return list(pids)
         return []
 
-    def footprint(self, act: Act, points: Sequence[Point]) -> list[Point]:
-        """Make a call against a wall of held locks, taken down one by one: the locks it needs, in the order it asks for them."""
-        shared = {point for point in points if point.rank == LOCKED + 1 and self._passes_share(point, points)}
-        holders = {self.hold(point, shared=point in shared): point for point in points}
+    def footprint(self, build: Build, name: str) -> list[Stop]:
+        """Which locks a call needs, in the order it asks for them: it runs against a wall of them, taken down one by one."""
+        scene = self.set_up(build)
+        holders = {self.hold(point): point for point in self.points(scene)}
         by_pid = {holder.info.backend_pid: holder for holder in holders}
-        future, met = self.start(act), []
+        act, met = scene.acts[name], []
+        future = self.start(act)
         while blockers := self.blockers(act, future):
             [pid] = blockers
             met.append(holders[by_pid[pid]])
@@ -285,11 +311,18 @@ class Stage:
         future.result()
         for holder in holders:
             holder.rollback()
-        return met
+        return [Stop(point, point.rank == LIVE and self._shares(build, name, point)) for point in met]
 
-    @staticmethod
-    def _passes_share(_point: Point, _points: Sequence[Point]) -> bool:
-        return False
+    def _shares(self, build: Build, name: str, point: Point) -> bool:
+        """Whether a call gets along with others that hold a lock of its own kind."""
+        scene = self.set_up(build)
+        holder = self.hold(self.point(scene, point.name), shared=True)
+        act = scene.acts[name]
+        future = self.start(act)
+        waits = self.blockers(act, future) != []
+        holder.rollback()
+        future.result()
+        return not waits
 
     # What is there
 
@@ -317,7 +350,8 @@ class Stage:
         for table in TABLES:
             rows = [row for (row,) in self.all(f"select to_jsonb(t) from dwarf.{table} t")]
             for row in rows:
-                row.pop("signal_id", None)
+                for column in {"signal_id", "half"} & row.keys():
+                    row.pop(column)
                 for column in FLOW_COLUMNS & row.keys():
                     row[column] = flows.get(row[column], "?")
                 for column in BRANCH_COLUMNS & row.keys():
@@ -334,6 +368,91 @@ class Stage:
         return self.all(INVARIANTS)
 
 
+class Outcome(NamedTuple):
+    """What a run answered and left."""
+
+    answers: dict[str, Any]
+    left: dict[str, list[str]]
+
+
+class Race:
+    """Two calls that meet, one of them stopped at each of its locks in turn.
+
+    Whatever happens must be what happens when one comes after the other: the answers, and all that is stored. The one that
+    is not stopped has to wait exactly where it needs a lock that the other has, and nowhere else. `problems` says what was not so.
+    """
+
+    def __init__(self, stage: Stage, build: Build, first: str, second: str) -> None:
+        self.stage, self.build, self.names = stage, build, (first, second)
+        self.problems: list[str] = []
+        self.runs = 0
+        self.paths = {name: stage.footprint(build, name) for name in self.names}
+        self.serial = {order: self._one_after_the_other(order) for order in ((first, second), (second, first))}
+        self.solo = {name: self._one_after_the_other((name,)) for name in self.names}
+
+    def run(self) -> Self:
+        first, second = self.names
+        for stopped, other in ((first, second), (second, first)):
+            for number in range(len(self.paths[stopped])):
+                self._race(stopped, other, number)
+        return self
+
+    def _one_after_the_other(self, order: Sequence[str]) -> Outcome:
+        scene = self.stage.set_up(self.build)
+        answers = {name: scene.acts[name].call() for name in order}
+        self._judge(" then ".join(order))
+        return Outcome(answers, self.stage.dump())
+
+    def _race(self, stopped: str, other: str, number: int) -> None:
+        stage, stop = self.stage, self.paths[stopped][number]
+        label = f"{stopped} stopped at {stop.point.name}, {other} meanwhile"
+        scene = stage.set_up(self.build)
+        acts, self.runs = scene.acts, self.runs + 1
+        holder = stage.hold(stage.point(scene, stop.point.name))
+        futures = {stopped: stage.start(acts[stopped])}
+        if stage.blockers(acts[stopped], futures[stopped]) != [holder.info.backend_pid]:
+            self.problems.append(f"{label}: it does not stop there")
+        futures[other] = stage.start(acts[other])
+        waits = stage.blockers(acts[other], futures[other]) != []
+        if waits != self._must_wait(stopped, other, number, skips=acts[other].skipped is not None):
+            self.problems.append(f"{label}: the latter {'waits' if waits else 'does not wait'}")
+        holder.rollback()
+        if errors := {name: future.exception() for name, future in futures.items() if future.exception() is not None}:
+            self.problems.append(f"{label}: {errors}")
+            return
+        self._judge(label)
+        self._compare(label, Outcome({name: future.result() for name, future in futures.items()}, stage.dump()), scene, (stopped, other))
+
+    def _must_wait(self, stopped: str, other: str, number: int, *, skips: bool) -> bool:
+        held = {stop.point.name: stop.is_shared for stop in self.paths[stopped][:number]}
+        held[self.paths[stopped][number].point.name] = False
+        meets = [stop for stop in self.paths[other] if stop.point.name in held and not (stop.is_shared and held[stop.point.name])]
+        return bool(meets) and not skips
+
+    def _compare(self, label: str, outcome: Outcome, scene: Scene, order: tuple[str, str]) -> None:
+        allowed = list(self.serial.values())
+        for name, rest in (order, order[::-1]):
+            if (skipped := scene.acts[rest].skipped) is not None:
+                allowed.append(Outcome(self.solo[name].answers | {rest: skipped}, self.solo[name].left))
+        if outcome not in allowed:
+            nearest = min((differences(outcome, each) for each in allowed), key=len)
+            self.problems.append(f"{label}: as in no order of the two; nearest: {nearest}")
+
+    def _judge(self, label: str) -> None:
+        if faults := self.stage.faults():
+            self.problems.append(f"{label}: {faults}")
+
+
+def differences(one: Outcome, two: Outcome) -> list[str]:
+    """What the first has and the second has not (+), and the other way round (-)."""
+    found = [f"{name}: {answer!r}, not {two.answers.get(name)!r}" for name, answer in one.answers.items() if answer != two.answers.get(name)]
+    for table in one.left:
+        found += [f"+{table} {row}" for row in one.left[table] if row not in two.left[table]]
+        found += [f"-{table} {row}" for row in two.left[table] if row not in one.left[table]]
+    return found
+
+
+Build = Callable[[Stage], Scene]
 HISTORY = """
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, created_at, ended_at, task)
     values (%s, %s, %s, %s, 1, 0, 6, now(), now(), '')

@@ -25,7 +25,7 @@ class Rig:
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        self.view = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.view: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row)
         self.view.execute("select dwarf.ensure_partitions(1)")
 
     async def start(self, flows: int) -> list[Entry]:
@@ -179,7 +179,8 @@ def test_one_poisonous_value_among_two_hundred(rig: Rig) -> None:
         writer = rig.writer()
         written = await writer.write(entries)
         assert [entry.flow_id for entry, _ in written.poisoned] == [entries[77].flow_id]
-        assert written.missed == written.unstorable == []
+        assert not written.missed
+        assert not written.unstorable
         writer.close()
         assert rig.closed()[entries[77].flow_id] == 7
 

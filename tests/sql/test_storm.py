@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -22,6 +23,7 @@ from dwarf.testing.reference import ReferenceRun
 from tests.sql.player import Player
 
 FLOWS = 20
+INVARIANTS = (files("dwarf.sql") / "runbook" / "invariants.sql").read_text()
 SECONDS_MAX = 120
 
 
@@ -111,7 +113,10 @@ class Storm:
             while left := [row[0] for row in connection.execute("select flow_id from dwarf.live where root_id = flow_id").fetchall()]:
                 assert time.monotonic() < deadline, f"{left} do not end"
                 assert not self.done.is_set()
-                if self.mix == "verbs" and self.dice.random() < 0.3:
+                if self.dice.random() < 0.05:
+                    assert connection.execute(INVARIANTS).fetchall() == []
+                    self.counts["checked"] += 1
+                elif self.mix == "verbs" and self.dice.random() < 0.3:
                     self._end(connection, self.dice.choice(left))
                 elif self.mix == "sweep" and self.dice.random() < 0.6:
                     query = "select count(*) from dwarf.sweep_v1(%s, 30000, true, 7, now() + interval '200 s')"
@@ -133,6 +138,8 @@ class Storm:
 
     def check(self) -> None:
         player = self.players[0]
+        assert self.counts["checked"]
+        assert player.connection.execute(INVARIANTS).fetchall() == []
         for table in ("live", "active", "parks"):
             assert player.one(f"select count(*) as n from dwarf.{table}").n == 0, table
         for flow_id, state in self.flows.items():
