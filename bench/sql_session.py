@@ -11,7 +11,21 @@ from hashlib import sha256
 
 from psycopg.pq.abc import PGresult
 
-from dwarf.arrays import BOOL, INT4, INT8, TIMESTAMPTZ, boolean, int2, int4, int4_array, int8, int8_array, read_int4, read_int8, read_int8_array
+from dwarf.arrays import (
+    BOOL,
+    INT4,
+    INT8,
+    TIMESTAMPTZ,
+    boolean,
+    int2,
+    int4,
+    int4_array,
+    int8,
+    int8_array,
+    read_int4,
+    read_int8,
+    read_int8_array,
+)
 from dwarf.arrays import INT2, INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, text_array
 from dwarf.batch import Entry, lay_out
 from dwarf.database import Connection, column

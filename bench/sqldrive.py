@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ FAMILIES: dict[str, tuple[type[Shape], ...]] = {
     "interrupt": (Interrupts,),
 }
 WARM_SECONDS = 0.5
+ROWS_A_KEY_MIN = 50  # with fewer a claim may not find its quota of every key
 
 
 class Cell(msgspec.Struct):
@@ -100,8 +102,9 @@ def run_once(rig: Rig, chosen: argparse.Namespace) -> Run:
                     continue
                 with rig.snapshot() if chosen.snapshot else contextlib.nullcontext():
                     cells.append(asyncio.run(measure_cell(rig, kind, batch, chosen.seconds)))
+                print(_line((cells[-1],), [tps]), file=sys.stderr)
     if "claim" in chosen.shapes:
-        claims = [asyncio.run(measure(rig, chosen.pending, keys)) for keys in KEYS]
+        claims = [asyncio.run(measure(rig, chosen.pending, keys)) for keys in KEYS if keys * ROWS_A_KEY_MIN <= chosen.pending]
     return Run(tps, (load, os.getloadavg()[0]), cells, claims)
 
 

@@ -1,14 +1,15 @@
 """Calls that are stopped half-way, each at a lock of our choice, while another call goes ahead.
 
-A `Stage` is a database with two players (sessions A and B), two clerks (C and D, who call verbs) and any number of holders, each of
-which holds exactly one lock. An `Act` is a call that is ready to be made. Nothing here waits for a time: the stage looks at
-the server until a call is over or really waits for somebody.
+A `Stage` is a database with two players (sessions A and B), a clerk for every verb, and any number of holders, each of which
+holds exactly one lock. An `Act` is a call that is ready to be made. Nothing here waits for a time: the stage looks at the
+server until a call is over or really waits for somebody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -115,13 +116,12 @@ class Stage:
 
     def __init__(self, dsn: str, graphs: Mapping[str, Graph], tasks: Mapping[str, Callable[[Flow], Any]]) -> None:
         self.dsn = dsn
-        guarded = make_conninfo(dsn, options=GUARDS)
+        self.guarded = guarded = make_conninfo(dsn, options=GUARDS)
         self.observer = psycopg.connect(dsn, autocommit=True)
         self.observer.execute("select dwarf.ensure_partitions(1, %s)", (NOON,))
         names = ("A", "B")
         self.players = {name: Player(guarded, graphs, tasks, seed=seed, now=NOON) for seed, name in enumerate(names)}
         self.sessions: dict[str, Session] = {name: PlayerSession(guarded, name, self.players[name]) for name in names}
-        self.sessions |= {name: Session(guarded, name) for name in ("C", "D")}
         self.holders: list[psycopg.Connection] = []
         self.threads = ThreadPoolExecutor(4)
         self.roots: list[int] = []
@@ -138,6 +138,12 @@ class Stage:
 
     def all(self, query: str, *values: Any) -> list[Any]:
         return self.observer.execute(query, values or None).fetchall()
+
+    def session(self, name: str) -> Session:
+        """The session of a name: a player's, or a clerk's, who comes when first asked for."""
+        if name not in self.sessions:
+            self.sessions[name] = Session(self.guarded, name)
+        return self.sessions[name]
 
     def clear(self) -> None:
         """Begin anew, with the same sessions."""
@@ -184,7 +190,8 @@ class Stage:
     # Calls
 
     def record(self, name: str, entries: Sequence[Entry], *, minutes: int = 1, number: int | None = None) -> Act:
-        """The record of entries of one lane: answers with the state, which of the entries applied, and how many rows it woke.
+        """The record of entries of one lane: answers with its state, and which of the entries applied (+) and which did not (-);
+        a ! for each row that it woke.
 
         `number` repeats a batch; else the lane's next one is used, every time the act is called.
         """
@@ -196,7 +203,7 @@ class Stage:
         def call() -> Any:
             recorded = self.send(player, lane, batch, number=number, now=now)
             missed = {id(entry) for entry in batch.missed(recorded.missed)}
-            return recorded.state, [id(entry) not in missed for entry in entries], len(recorded.woke)
+            return recorded.state + "".join("-" if id(entry) in missed else "+" for entry in entries) + "!" * len(recorded.woke)
 
         self.open_lane(player, lane)
         return Act(self.sessions[name], call)
@@ -215,15 +222,20 @@ class Stage:
 
     def verb(self, name: str, call: Callable[[Store, int], Coroutine[Any, Any, Any]], *, minutes: int, skipped: Any = None) -> Act:
         """A call of a clerk, or on a player's connection, at a time of its own."""
-        session = self.sessions[name]
+        session = self.session(name)
         now = micros(NOON + datetime.timedelta(minutes=minutes))
         return Act(session, lambda: session.do(call(session.store, now)), skipped)
 
     def query(self, name: str, query: str, *values: Any) -> Act:
         """A query of a clerk that has no method in the store; its values are numbers and texts without quotes."""
-        session = self.sessions[name]
+        session = self.session(name)
         text = (query % tuple(repr(value) for value in values)).encode()
-        return Act(session, lambda: session.do(session.link.execute(text, result_format=0)).get_value(0, 0))
+
+        def call() -> Any:
+            found = session.do(session.link.execute(text, result_format=0)).get_value(0, 0)
+            return found and found.decode()
+
+        return Act(session, call)
 
     # Locks
 
@@ -343,10 +355,10 @@ class Stage:
         ranks[None] = None
         return flows, ranks
 
-    def dump(self) -> dict[str, list[str]]:
+    def dump(self) -> dict[str, list[dict[str, Any]]]:
         """Everything that is stored of these trees, without what differs between two runs of the same."""
         flows, ranks = self.names()
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[dict[str, Any]]] = {}
         for table in TABLES:
             rows = [row for (row,) in self.all(f"select to_jsonb(t) from dwarf.{table} t")]
             for row in rows:
@@ -360,7 +372,7 @@ class Stage:
                     row[column] = self._letter(row[column])
                 if row.get("path"):
                     row["path"] = [flows[flow_id] for flow_id in row["path"]]
-            found[table] = sorted(repr({key: value for key, value in sorted(row.items()) if value is not None}) for row in rows)
+            found[table] = sorted(({key: value for key, value in sorted(row.items()) if value is not None} for row in rows), key=repr)
         return found
 
     def faults(self) -> list[Any]:
@@ -372,7 +384,15 @@ class Outcome(NamedTuple):
     """What a run answered and left."""
 
     answers: dict[str, Any]
-    left: dict[str, list[str]]
+    left: dict[str, list[dict[str, Any]]]
+
+    def __str__(self) -> str:
+        """How every flow stands, what its steps became, and what its live rows are about to do."""
+        ends = {row["flow_id"]: STATUSES[row["status"]] for row in self.left["flows"]} | {row["flow_id"]: "open" for row in self.left["live"]}
+        steps = Counter(f"{row['task']} {STATUSES[row['status']]}" for row in self.left["history"])
+        rows = Counter(f"{row['task']} {STATUSES[row['status']]}{DUTIES[row['todo']]}" for row in self.left["active"])
+        parts = [" ".join(map(str, [*self.answers.values()])), ", ".join(f"{name} {end}" for name, end in sorted(ends.items()))]
+        return " | ".join([*parts, *(", ".join(f"{count} {what}" for what, count in sorted(each.items())) for each in (steps, rows))])
 
 
 class Race:
@@ -457,5 +477,7 @@ HISTORY = """
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, created_at, ended_at, task)
     values (%s, %s, %s, %s, 1, 0, 6, now(), now(), '')
 """
+STATUSES = ("", "pending", "running", "joining", "interrupted", "parked", "completed", "failed", "cancelled", "terminated")
+DUTIES = ("", " to fold", " to resolve", " to be cancelled", " to expand")
 FLOW_COLUMNS = {"flow_id", "root_id", "caller_flow", "thread_id", "child_id"}
 BRANCH_COLUMNS = {"branch", "base_branch", "join_branch", "caller_branch", "parent_branch", "fan_first"}

@@ -14,7 +14,7 @@ from psycopg import errors
 
 from dwarf import partitions
 from tests.sql.player import Player
-from tests.sql.scenes import DAY, NOON, TODAY, broken, play, scene
+from tests.sql.scenes import DAY, NOON, TODAY, broken, play, scene, uncommitted
 
 
 @pytest.fixture
@@ -61,8 +61,9 @@ def test_making_partitions_waits_for_neither_readers_nor_writers(database: str, 
     with psycopg.connect(database) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.execute("select count(*) from dwarf.history, dwarf.flows")
-        with player.connection.transaction():
-            assert player.record(player.work(player.claim())) == []
+        entries = player.work(player.claim())
+        with uncommitted(player):
+            assert player.record(entries) == []
             assert partitions.ensure(database, 3, now=NOON) == 6
     play(player)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg
@@ -19,7 +19,7 @@ from dwarf.partitions import Dropped
 from dwarf.record import Kind
 from dwarf.status import StepStatus
 from tests.sql.player import Player
-from tests.sql.scenes import DAY, NOON, TODAY, beside, broken, is_kind, play, scene, stop_before
+from tests.sql.scenes import DAY, NOON, TODAY, beside, broken, is_kind, play, scene, stop_before, uncommitted
 
 Until = Callable[[Callable[[], object], str], None]
 KEPT = -1
@@ -374,11 +374,9 @@ def test_a_record_that_commits_first_is_moved_with_the_rest(
     flow_id, entries = raced
     with psycopg.connect(database, autocommit=True) as mover:
         move = lambda: mover.execute("select dwarf.move_trees_v1(%s, %s)", ([flow_id], TODAY)).fetchall()
-        with player.connection.transaction():
+        with ExitStack() as waiting, uncommitted(player):
             assert player.record(entries) == []
-            waiting = beside(database, move, until, mover.info.backend_pid)
-            waiting.__enter__()
-        waiting.__exit__(None, None, None)
+            waiting.enter_context(beside(database, move, until, mover.info.backend_pid))
     if player.ended(flow_id) is not None:
         # It ended before the mover got its lock: then it is for the next look, which takes ended flows.
         player.one("select dwarf.move_trees_v1(%s, %s)", [flow_id], TODAY)
@@ -393,7 +391,7 @@ def test_a_record_that_comes_second_writes_where_the_rows_have_gone(
     flow_id, entries = raced
     with psycopg.connect(database) as mover:
         mover.execute("select dwarf.move_trees_v1(%s, %s)", ([flow_id], TODAY))
-        with beside(database, lambda: player.record(entries), until, player.connection.info.backend_pid) as missed:
+        with beside(database, lambda: player.record(entries), until, player.link.backend_pid) as missed:
             mover.commit()
     assert missed == [[]], "it applies"
     finish(player, flow_id)
