@@ -19,16 +19,20 @@ CLAIMED = 200
 CALLS, WARM_CALLS, EXPLAINED = 150, 20, 9
 KEYS = (1, 100, 10_000)
 
-_IDS = f"""
-select g, (dwarf.hour_of(dwarf.now())::bigint << 36) | (1::bigint << 35) | g as id, 'key' || g %% %(keys)s as key from generate_series(1, %(pending)s) g
+_IDS = """
+select g, (dwarf.hour_of(dwarf.now())::bigint << 36) | (1::bigint << 35) | g as id, 'key' || g %% %(keys)s as key
+from generate_series(1, %(pending)s) g
 """
 _LOAD_LIVE = f"""
-insert into dwarf.live(flow_id, root_id, priority, graph_id, budget_ms, day, weight, created_at, thread_id, token, workflow, fairness_key, input)
-select r.id, r.id, {PRIORITY}, 1, {BUDGET_MS}, dwarf.day_of(dwarf.now()), 1, dwarf.now(), r.id, '0000000000000000', 'bench', r.key, '{{"counter":0}}'
+insert into dwarf.live(flow_id, root_id, priority, graph_id, budget_ms, day, weight, created_at, thread_id, token, workflow
+, fairness_key, input)
+select r.id, r.id, {PRIORITY}, 1, {BUDGET_MS}, dwarf.day_of(dwarf.now()), 1, dwarf.now(), r.id, '0000000000000000', 'bench'
+, r.key, '{{"counter":0}}'
 from ({_IDS}) r
 """
 _LOAD_ACTIVE = f"""
-insert into dwarf.active(flow_id, branch, seq, depth, status, priority, half, budget_ms, day, weight, created_at, claimable, task, fairness_key)
+insert into dwarf.active(flow_id, branch, seq, depth, status, priority, half, budget_ms, day, weight, created_at, claimable, task
+, fairness_key)
 select r.id, 0, 1, 1, 1, {PRIORITY}, hashint8(r.id) & 1, {BUDGET_MS}, dwarf.day_of(dwarf.now()), 1
 , dwarf.now() + r.g * interval '1 us', dwarf.now() + r.g * interval '1 us', 'First', r.key
 from ({_IDS}) r
@@ -95,8 +99,8 @@ def _buffers(rig: Rig, session: int, keys: int, call: int) -> int:
     asked = quotas(keys, call)
     with rig.control.transaction(force_rollback=True):
         rows = rig.control.execute(
-            f"explain (analyze, buffers, timing off, summary off) select c.* from dwarf.claim_v1(%s, %s::smallint, {PRIORITY}::smallint, %s, %s) c".encode(),
-            (session, call & 1, list(asked), list(asked.values())),
+            b"explain (analyze, buffers, timing off, summary off) select c.* from dwarf.claim_v1(%s, %s::smallint, %s::smallint, %s, %s) c",
+            (session, call & 1, PRIORITY, list(asked), list(asked.values())),
         ).fetchall()
     for (line,) in rows:
         if found := re.match(r"\s+Buffers: (.*)", line):

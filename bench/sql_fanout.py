@@ -47,9 +47,8 @@ class FanOut(Shape):
         with self.meter("claim"):
             await self._claim_all(half, self.width)
         with self.meter("arrive"):
-            for canned in self.arrivals:
-                result = await self.session.record(canned, flows)
-        assert woken(result) == (flows, [0])
+            results = [await self.session.record(canned, flows) for canned in self.arrivals]
+        assert woken(results[-1]) == (flows, [0])
         await self._close(flows)
         return self.width
 

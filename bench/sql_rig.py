@@ -86,7 +86,8 @@ class Rig:
     def reset(self) -> None:
         """Forget what was metered, and look which backends there are to meter."""
         rows = self.control.execute(
-            "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
+            "select pid from pg_stat_activity"
+            " where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
         ).fetchall()
         self._backends = [pid for (pid,) in rows]
         self.costs = {}

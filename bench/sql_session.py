@@ -12,21 +12,24 @@ from hashlib import sha256
 from psycopg.pq.abc import PGresult
 
 from dwarf.arrays import (
-    BOOL,
+    INT2,
     INT4,
+    INT4_ARRAY,
     INT8,
+    INT8_ARRAY,
+    TEXT_ARRAY,
     TIMESTAMPTZ,
-    boolean,
     int2,
     int4,
     int4_array,
     int8,
     int8_array,
     read_int4,
+    read_int4_array,
     read_int8,
     read_int8_array,
+    text_array,
 )
-from dwarf.arrays import INT2, INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, text_array
 from dwarf.batch import Entry, lay_out
 from dwarf.database import Connection, column
 from dwarf.queries import QUERIES
@@ -38,8 +41,7 @@ LINEAR_NAMES = (*LINEAR_COLUMNS, "p_closing")
 LIFE_MS = 600_000
 PRIORITY = 3
 BUDGET_MS = 120_000
-LINEAR_MISSED, GENERAL_MISSED, WOKE_FLOW, WOKE_BRANCH, CHILDREN = 1, 1, 2, 3, 4
-SLOT = 4  # of the first column among a record call's parameters
+MISSED, WOKE_FLOW, WOKE_BRANCH, CHILDREN = 1, 2, 3, 4  # columns of a record call's answer
 
 Row = tuple[int, int, int, int]  # flow, branch, seq, lease
 
@@ -135,13 +137,16 @@ class Session:
 def check(result: PGresult) -> None:
     """Assert that a record call applied the whole batch."""
     assert result.get_value(0, 0) == b"ok", result.get_value(0, 0)
-    assert (missed := column(result, LINEAR_MISSED)[0]) is not None and not any(missed[:4]), "records missed"
+    missed = result.get_value(0, MISSED)
+    assert missed is not None
+    assert not read_int4_array(missed), "records missed"
 
 
 def woken(result: PGresult) -> tuple[list[int], list[int]]:
     """Return the rows (flows, branches) that a general record call made claimable."""
     flows, branches = column(result, WOKE_FLOW)[0], column(result, WOKE_BRANCH)[0]
-    assert flows is not None and branches is not None, "nothing was woken"
+    assert flows is not None, "nothing was woken"
+    assert branches is not None
     return read_int8_array(flows), read_int8_array(branches)
 
 

@@ -133,15 +133,15 @@ def lines(runs: list[Run]) -> Iterator[str]:
             )
     for claims in zip(*(run.claims for run in runs), strict=True):
         yield (
-            f"claim of 200 of {claims[0].pending:,} pending, {claims[0].keys:>6,} keys: p50 {median(each.p50_ms for each in claims):.2f} ms,"
-            f" p99 {median(each.p99_ms for each in claims):.2f} ms, {median(each.backend_us for each in claims):.1f} PG us a row,"
+            f"claim of 200 of {claims[0].pending:,}, {claims[0].keys:>6,} keys: p50 {median(each.p50_ms for each in claims):.2f} ms,"
+            f" p99 {median(each.p99_ms for each in claims):.2f}, {median(each.backend_us for each in claims):.1f} PG us a row,"
             f" {median(each.buffers for each in claims):.0f} buffers"
         )
 
 
 def _line(cells: tuple[Cell, ...], tps: list[float]) -> str:
     def middle(figure: str, *, without: str = "") -> float:
-        return median(getattr(cell.total(without=without), figure) / cell.units for cell in cells)
+        return median(float(getattr(cell.total(without=without), figure)) / cell.units for cell in cells)
 
     rates = [cell.units / cell.total(without="create").seconds for cell in cells]
     ratio = median(rate / each for rate, each in zip(rates, tps, strict=True))

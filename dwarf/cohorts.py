@@ -21,7 +21,7 @@ from dwarf.graph import Graph
 from dwarf.inputs import Input, contribution, delta, join
 from dwarf.limits import VALUE_BYTES_MAX
 from dwarf.record import ClaimedStep, Kind, Member, Record, Via
-from dwarf.routing import route_normal
+from dwarf.routing import plan_of, route_normal
 from dwarf.status import StepStatus
 from dwarf.values import EMPTY_OBJECT
 
@@ -84,7 +84,7 @@ def resolve(graph: Graph, step: ClaimedStep, members: Sequence[Member], *, last:
     try:
         folded = _folded(graph, step, (member.contribution for member in members))
         if step.in_cohort:
-            whole = contribution(folded, graph.reducers)
+            whole = contribution(folded, plan_of(graph).reducers)
             record.contribution = whole.encode() if whole else None
         else:
             record.final_state = folded.state.to_json()
@@ -97,4 +97,4 @@ def resolve(graph: Graph, step: ClaimedStep, members: Sequence[Member], *, last:
 
 def _folded(graph: Graph, step: ClaimedStep, contributions: Iterable[Changes]) -> Input:
     drops = route_normal(graph, step.source, step.input.state).aliases
-    return join(step.input, contributions, drops, graph.reducers)
+    return join(step.input, contributions, drops, plan_of(graph).reducers)

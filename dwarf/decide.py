@@ -20,7 +20,7 @@ from dwarf.graph import END, Graph
 from dwarf.inputs import DELTA_BYTES_MAX, Document, Input, contribution, delta, extend, needs_snapshot, snapshot
 from dwarf.limits import SEQ_MAX, SLICE_BRANCHES_MAX, VALUE_BYTES_MAX
 from dwarf.record import Child, ClaimedStep, Kind, NewBranch, Record, Via
-from dwarf.routing import Route, RoutingError, arrives, error_target, route_goto, route_normal
+from dwarf.routing import Route, RoutingError, arrives, error_target, plan_of, route_goto, route_normal
 from dwarf.state import State
 from dwarf.status import StepStatus
 from dwarf.values import EMPTY_OBJECT
@@ -87,7 +87,7 @@ def _finish(
 ) -> Record:
     """Store a completed step: fold its writes, choose its route, and go on, fan out, arrive or close."""
     try:
-        after = extend(step.input, changes, graph.reducers)
+        after = extend(step.input, changes, plan_of(graph).reducers)
         route = _route(graph, step, after.state, goto=goto, target=target)
         arriving = arrives(graph, step.task, route.target, in_cohort=step.in_cohort) if not route.arms else False
         if step.in_cohort and not route.target:
@@ -120,7 +120,7 @@ def _advance(graph: Graph, step: ClaimedStep, record: Record, after: Input, task
     rest = delta(after)
     too_large = rest is not None and len(rest) > DELTA_BYTES_MAX
     if needs_snapshot(after) or (step.folded and too_large):  # what was folded cannot be read from the branch's own history
-        record.snapshot, after = snapshot(after, (step.branch, step.seq), graph.reducers)
+        record.snapshot, after = snapshot(after, (step.branch, step.seq), plan_of(graph).reducers)
         rest = delta(after)
     record.base, record.next_input = after.chain[-1], after
     record.delta = None if too_large and record.snapshot is None else rest
@@ -130,7 +130,7 @@ def _advance(graph: Graph, step: ClaimedStep, record: Record, after: Input, task
 
 def _fan_out(graph: Graph, step: ClaimedStep, record: Record, after: Input, route: Route) -> Record:
     """Open a cohort: the branches all stand on one document, which the source's own history row holds."""
-    record.snapshot, after = snapshot(after, (step.branch, step.seq), graph.reducers)
+    record.snapshot, after = snapshot(after, (step.branch, step.seq), plan_of(graph).reducers)
     record.kind, record.task, record.size = Kind.FAN_OUT, route.target, route.width
     record.base, record.delta, record.delta_always = after.chain[-1], delta(after), True
     record.branches = branches_from(route, 0)
@@ -150,7 +150,7 @@ def branches_from(route: Route, first: int) -> list[NewBranch]:
 
 def _arrive(graph: Graph, step: ClaimedStep, record: Record, after: Input) -> Record:
     record.kind = Kind.ARRIVE
-    whole = contribution(after, graph.reducers).encode()
+    whole = contribution(after, plan_of(graph).reducers).encode()
     record.contribution = whole if whole != record.changes else None
     return record
 
@@ -169,7 +169,7 @@ def _fail(graph: Graph, step: ClaimedStep, failure: Failure, status: StepStatus,
     if step.in_cohort:
         record.kind = Kind.ARRIVE
         try:
-            whole = contribution(step.input, graph.reducers)
+            whole = contribution(step.input, plan_of(graph).reducers)
         except ReducerError:
             whole = NOTHING
         record.contribution = whole.encode() if whole else None

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Raw
 
-from dwarf.changes import NOTHING, Changes, compose, fold
+from dwarf.changes import NOTHING, Changes, compose, compose_all, fold
 from dwarf.reducers import is_fraction
 from dwarf.state import State
 from dwarf.values import NULL, Fields, decode_fields, is_null
@@ -139,12 +139,9 @@ def _apply(fields: Fields, document: Document, net: Changes, reducers: Mapping[s
 def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Input:
     """Return the input of the step after one that was given `before` and made `changes`. Raises `ReducerError`."""
     fields = fold(before.fields, changes, reducers)
-    exact = {field: raw for field, raw in before.exact.items() if field not in changes.fields}
+    changed_bytes = before.changed_bytes
     for field, raw in changes.fields.items():
-        if reducers.get(field) == "add" and field not in changes.overwrites and not is_null(raw):
-            parts = (before.fields.get(field), raw, fields[field])
-            if field in before.exact or any(is_fraction(part) for part in parts):
-                exact[field] = fields[field]
+        changed_bytes += len(field) + len(raw)
     return Input(
         fields,
         before.branch,
@@ -152,11 +149,22 @@ def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Inpu
         before.alias,
         before.doc_net,
         compose(before.net, changes, reducers),
-        exact,
+        _exact(before, changes, fields, reducers) if reducers else before.exact,
         before.base_bytes,
-        before.changed_bytes + sum(len(field) + len(raw) for field, raw in changes.fields.items()),
+        changed_bytes,
         before.steps + 1,
     )
+
+
+def _exact(before: Input, changes: Changes, fields: Fields, reducers: Mapping[str, str]) -> Fields:
+    """Return the sums that have a fraction in them, as folded one after the other."""
+    exact = {field: raw for field, raw in before.exact.items() if field not in changes.fields}
+    for field, raw in changes.fields.items():
+        if reducers.get(field) == "add" and field not in changes.overwrites and not is_null(raw):
+            parts = (before.fields.get(field), raw, fields[field])
+            if field in before.exact or any(is_fraction(part) for part in parts):
+                exact[field] = fields[field]
+    return exact
 
 
 def contribution(made: Input, reducers: Mapping[str, str]) -> Changes:
@@ -166,10 +174,9 @@ def contribution(made: Input, reducers: Mapping[str, str]) -> Changes:
 
 def join(spawned: Input, contributions: Iterable[Changes], drops: Iterable[str], reducers: Mapping[str, str]) -> Input:
     """Fold the branches' contributions, in branch order, into what they were spawned from; `drops` are their aliases."""
-    joined = spawned
     dropped = frozenset(drops)
-    for part in contributions:
-        joined = extend(joined, part.without(dropped), reducers)
+    brought = compose_all((part.without(dropped) for part in contributions), reducers)
+    joined = extend(spawned, brought, reducers) if brought else spawned
     hidden = dropped & joined.fields.keys()  # what an alias hid inside the cohort is gone after it, here and further out
     if hidden:
         joined = extend(joined, Changes(dict.fromkeys(sorted(hidden), NULL)), reducers)

@@ -16,7 +16,7 @@ from dwarf.errors import NotFound
 from dwarf.graph import Graph
 from dwarf.inputs import Input, branch_input, contribution, extend, join
 from dwarf.record import Via
-from dwarf.routing import Route, route_normal
+from dwarf.routing import Route, plan_of, route_normal
 from dwarf.state import State
 from dwarf.status import StepStatus
 
@@ -47,7 +47,7 @@ class Rebuild:
 
     def __init__(self, graph: Graph, initial: State, rows: Iterable[HistoryRow]) -> None:
         self._graph = graph
-        self._reducers = graph.reducers
+        self._reducers = plan_of(graph).reducers
         self._initial = initial
         self._rows: dict[int, dict[int, HistoryRow]] = {}
         self._spawned: dict[tuple[int, int], tuple[Input, Route]] = {}

@@ -70,14 +70,39 @@ class Route(msgspec.Struct):
         raise IndexError(ordinal)
 
 
-class _Node(msgspec.Struct):
-    """What routing needs to know of one task, worked out once per graph."""
+class Node(msgspec.Struct):
+    """What routing needs to know of one task.
+
+    `fan_in` is where the cohort of a fan-out source converges, `inside` the fan-in that a branch at this task runs towards.
+    """
 
     switch: list[tuple[Expression, str]] = []
     arms: list[tuple[Expression | None, Transition]] = []
     gotos: frozenset[str] = frozenset()
     on_error: str | None = None
     is_source: bool = False
+    fan_in: str | None = None
+    inside: str | None = None
+
+
+class Plan(msgspec.Struct):
+    """A graph as deciding needs it, worked out once: look-ups instead of walks, and no copies."""
+
+    nodes: dict[str, Node]
+    reducers: dict[str, str]
+    fan_ins: frozenset[str]
+
+    def node(self, task: str) -> Node:
+        """Return what is known of a task. Raises `RoutingError` for one that the graph does not have."""
+        node = self.nodes.get(task)
+        if node is None:
+            raise RoutingError(f"the graph has no task {task!r}")
+        return node
+
+
+def plan_of(graph: Graph) -> Plan:
+    """Return the plan of a graph; any later change of the graph forgets it."""
+    return graph.derived("plan", _compile)
 
 
 def route_normal(graph: Graph, task: str, state: State) -> Route:
@@ -86,11 +111,11 @@ def route_normal(graph: Graph, task: str, state: State) -> Route:
     In a fan-out, branches that would start at the fan-in itself are no branches; without any other the fan-in follows
     at once.
     """
-    node = _node(graph, task)
+    node = plan_of(graph).node(task)
     if node.switch:
         return Route(next((target for condition, target in node.switch if _holds(task, condition, state)), ""))
     if node.is_source:
-        return _fan_out(graph, task, state)
+        return _fan_out(node, task, state)
     for condition, edge in node.arms:
         if condition is None or _holds(task, condition, state):
             return Route(edge.target)
@@ -103,14 +128,15 @@ def alias_fields(alias: str) -> tuple[str, str, str]:
 
 def route_goto(graph: Graph, task: str, target: str) -> Route:
     """Follow the goto transition from `task` to `target`. Raises `RoutingError` when there is none."""
-    if target not in _node(graph, task).gotos:
+    if target not in plan_of(graph).node(task).gotos:
         raise RoutingError(f"task {task!r} asked for goto {target!r}, but no goto transition leads from {task!r} to {target!r}")
     return Route(target)
 
 
 def error_target(graph: Graph, task: str) -> str | None:
     """Return where the onError transition of `task` leads, or None."""
-    return _node(graph, task).on_error
+    node = plan_of(graph).nodes.get(task)
+    return None if node is None else node.on_error
 
 
 def arrives(graph: Graph, task: str, target: str, *, in_cohort: bool) -> bool:
@@ -119,29 +145,31 @@ def arrives(graph: Graph, task: str, target: str, *, in_cohort: bool) -> bool:
     Raises `RoutingError` where the graph (a frozen one, older than today's rules) leads a branch out of its cohort or a
     trunk step into a fan-in. A fan-out source may go to its own fan-in without fanning out.
     """
-    scopes = scopes_of(graph)
-    if in_cohort and target == scopes.inside.get(task) and target != scopes.fan_in_of.get(task):
+    plan = plan_of(graph)
+    if not in_cohort and target not in plan.fan_ins:
+        return False
+    node = plan.node(task)
+    if in_cohort and target == node.inside and target != node.fan_in:
         return True
     if in_cohort and target == END:
-        raise RoutingError(f"task {task!r} leads to END from inside a fan-out, past the fan-in {scopes.inside.get(task)!r}")
-    if graph.is_fan_in(target) and target != scopes.fan_in_of.get(task):
+        raise RoutingError(f"task {task!r} leads to END from inside a fan-out, past the fan-in {node.inside!r}")
+    if target in plan.fan_ins and target != node.fan_in:
         raise RoutingError(f"task {task!r} leads into the fan-in {target!r} without being a branch of its fan-out")
     return False
 
 
-def _fan_out(graph: Graph, task: str, state: State) -> Route:
-    fan_in = scopes_of(graph).fan_in_of.get(task)
-    if fan_in is None:
+def _fan_out(node: Node, task: str, state: State) -> Route:
+    if node.fan_in is None:
         raise RoutingError(f"the fan-out of task {task!r} converges on no fan-in")
-    arms = [arm for arm in _fired(graph, task, state) if arm.target != fan_in and arm.width]
-    route = Route(fan_in, arms or None)
+    arms = [arm for arm in _fired(node, task, state) if arm.target != node.fan_in and arm.width]
+    route = Route(node.fan_in, arms or None)
     if route.width > FAN_OUT_WIDTH_MAX:
         raise RoutingError(f"the fan-out of task {task!r} is {route.width} wide; at most {FAN_OUT_WIDTH_MAX} branches are allowed")
     return route
 
 
-def _fired(graph: Graph, task: str, state: State) -> Iterator[Arm]:
-    for condition, edge in _node(graph, task).arms:
+def _fired(node: Node, task: str, state: State) -> Iterator[Arm]:
+    for condition, edge in node.arms:
         if condition is not None and not _holds(task, condition, state):
             continue
         yield Arm(edge.target, edge.alias, _elements(task, edge.for_each, state)) if edge.for_each else Arm(edge.target)
@@ -163,24 +191,19 @@ def _holds(task: str, condition: Expression, state: State) -> bool:
         raise RoutingError(f"a condition of task {task!r} cannot be evaluated: {error}") from None
 
 
-def _node(graph: Graph, task: str) -> _Node:
-    nodes: dict[str, _Node] = graph.derived("nodes", _compile)
-    node = nodes.get(task)
-    if node is None:
-        raise RoutingError(f"the graph has no task {task!r}")
-    return node
-
-
-def _compile(graph: Graph) -> dict[str, _Node]:
+def _compile(graph: Graph) -> Plan:
+    scopes = scopes_of(graph)
     nodes = {}
     for task in graph:
         edges = graph.edges_from(task)
         firing = [edge for edge in edges if edge.fires_by_itself]
-        nodes[task] = _Node(
+        nodes[task] = Node(
             switch=[(Expression(edge.when), edge.target) for edge in firing if edge.switch],
             arms=[(Expression(edge.when) if edge.when else None, edge) for edge in firing if not edge.switch],
             gotos=frozenset(edge.target for edge in edges if edge.goto),
             on_error=next((edge.target for edge in edges if edge.on_error), None),
             is_source=graph.is_fan_out_source(task),
+            fan_in=scopes.fan_in_of.get(task),
+            inside=scopes.inside.get(task),
         )
-    return nodes
+    return Plan(nodes, {field: str(reducer) for field, reducer in graph.reducers.items()}, frozenset(graph.fan_ins))

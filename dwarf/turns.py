@@ -6,6 +6,7 @@ from typing import Any
 
 from dwarf.changes import Changes, fold
 from dwarf.graph import Graph
+from dwarf.routing import plan_of
 from dwarf.state import State
 from dwarf.values import encode_object, parse_object
 
@@ -17,4 +18,4 @@ def continue_state(graph: Graph, final: State, extra: Any = None) -> State:
     field does not fit its reducer: all 400.
     """
     given = parse_object(encode_object(extra, "the additional state"), "the additional state")
-    return State.of(fold(final.enacted().raw_fields(), Changes(given), graph.reducers))
+    return State.of(fold(final.enacted().raw_fields(), Changes(given), plan_of(graph).reducers))

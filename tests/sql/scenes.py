@@ -101,14 +101,14 @@ def sweep(stage: Stage, name: str = "sweep", *, minutes: int = 7) -> Act:
     return stage.verb(name, call, minutes=minutes, skipped=[])
 
 
-def claim(stage: Stage, *, minutes: int = 2) -> Act:
-    """A claim by B of whatever is due: answers with the tasks."""
+def claim(stage: Stage, name: str = "B", *, minutes: int = 2) -> Act:
+    """A claim of whatever is due: answers with the tasks."""
 
     async def call(store: Store, now: int) -> Any:
-        rows = [await store.claim(stage.players["B"].session, {"": 50}, half=half, priority=3, now=now) for half in (0, 1)]
+        rows = [await store.claim(stage.players[name].session, {"": 50}, half=half, priority=3, now=now) for half in (0, 1)]
         return sorted(row.task for half in rows for row in half)
 
-    return stage.verb("B", call, minutes=minutes, skipped=[])
+    return stage.verb(name, call, minutes=minutes, skipped=[])
 
 
 def wake(stage: Stage) -> Act:
@@ -121,6 +121,12 @@ def release(stage: Stage, rows: Sequence[tuple[int, int, int, bool]]) -> Act:
 
 
 # ---- situations ----
+
+
+def due(stage: Stage) -> Scene:
+    """A step is due, and two sessions claim."""
+    stage.create("line")
+    return Scene({"claim": claim(stage), "claim too": claim(stage, "A", minutes=1), **verbs(stage)}, [stage.writes("active")])
 
 
 def advancing(stage: Stage) -> Scene:
@@ -372,11 +378,13 @@ def held_by_the_dead(stage: Stage) -> Scene:
 
 
 def children_closing_together(stage: Stage) -> Scene:
-    """Two children of one tree have run in one session; the one with the larger number was made first."""
+    """Two children of one tree have run in one session; in the table the one with the smaller number stands behind the other."""
     stage.create("calls", {"xs": [1, 2]})
-    stage.play("P")
-    for name, row in zip("BA", stage.rows("P"), strict=True):
-        assert stage.players[name].record(stage.entries(name, [row])) == []
+    stage.play("C")
+    stage.observer.execute("""
+        with d as (delete from dwarf.live where flow_id = (select min(flow_id) from dwarf.live where nesting = 1) returning *)
+        insert into dwarf.live select * from d
+    """)
     return Scene({"close": stage.record("A", stage.entries("A", stage.rows("C"))), **verbs(stage), "delete": delete(stage)})
 
 
@@ -393,7 +401,8 @@ def overdue(stage: Stage) -> Scene:
             "release": release(stage, [place]),
             "claim": claim(stage),
             **verbs(stage),
-        }
+        },
+        [stage.writes("signals")],
     )  # fmt: skip
 
 
@@ -422,7 +431,7 @@ def swept_failure(stage: Stage) -> Scene:
 SCENES: dict[str, Build] = {
     build.__name__: build
     for build in (
-        advancing, advancing_hot, root_closing, root_failing, caught, retried, asleep, fan_out, fan_out_empty, expanding, expanding_last,
+        due, advancing, advancing_hot, root_closing, root_failing, caught, retried, asleep, fan_out, fan_out_empty, expanding, expanding_last,
         last_two, last_two_outer, one_fails, resolving, crosswise, child_parking, child_parking_in_cohort, child_closing,
         children_closing, children_closing_together, child_cancelled, answered, held_by_the_dead, interrupting, interrupted, interrupted_twice, overdue, overdue_failure, swept, swept_failure,
     )

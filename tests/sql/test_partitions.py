@@ -14,7 +14,7 @@ from psycopg import errors
 
 from dwarf import partitions
 from tests.sql.player import Player
-from tests.sql.scenes import DAY, NOON, TODAY, broken, play, scene, uncommitted
+from tests.sql.plays import DAY, NOON, TODAY, broken, play, scene, uncommitted
 
 
 @pytest.fixture

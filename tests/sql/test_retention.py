@@ -19,7 +19,7 @@ from dwarf.partitions import Dropped
 from dwarf.record import Kind
 from dwarf.status import StepStatus
 from tests.sql.player import Player
-from tests.sql.scenes import DAY, NOON, TODAY, beside, broken, is_kind, play, scene, stop_before, uncommitted
+from tests.sql.plays import DAY, NOON, TODAY, beside, broken, is_kind, play, scene, stop_before, uncommitted
 
 Until = Callable[[Callable[[], object], str], None]
 KEPT = -1
@@ -165,8 +165,7 @@ def test_children_of_a_root_that_ended_late_stay_too(player: Player) -> None:
     play(player)
     assert player.ended(caller) is not None
     assert drop(player, TOMORROW + DAY) == Dropped(0, True)
-    assert set(days(player, "flows").values()) == {frozenset({KEPT})} or all(found == {KEPT} for found in days(player, "flows").values())
-    assert len(days(player, "flows")) == 2
+    assert list(days(player, "flows").values()) == [{KEPT}, {KEPT}]
     assert drop(player, TOMORROW + 2 * DAY) == Dropped(1, True)
     assert days(player, "flows") == days(player, "history") == {}
 
@@ -291,7 +290,7 @@ def test_a_flow_that_appears_late_gets_its_detached_day_back(player: Player) -> 
     # A transaction that began before midnight commits its create after the day was looked through.
     late: list[int] = []
     for state, statement in steps(player):
-        if statement and "flows" in statement:
+        if statement and "flows" in statement and not late:
             player.now = NOON
             late.append(player.create("line"))
         assert state != "busy"
@@ -394,6 +393,7 @@ def test_a_record_that_comes_second_writes_where_the_rows_have_gone(
         with beside(database, lambda: player.record(entries), until, player.link.backend_pid) as missed:
             mover.commit()
     assert missed == [[]], "it applies"
+    player.one("select dwarf.move_trees_v1(%s, %s)", [flow_id], TODAY)  # a child that it started is found by the next look
     finish(player, flow_id)
 
 
@@ -464,9 +464,7 @@ def test_days_are_dropped_under_writers_and_readers(player: Player, database: st
             partitions.ensure(database, 1, now=NOON)
             player.now = NOON
             player.create("line")
-            player.one("select dwarf.ensure_partitions(1, %s)", NOON)
-            entries = stop_before(player, is_kind(Kind.CLOSE))
-            assert player.record(entries) == []
+            play(player)
             assert drop(player).is_done
     finally:
         stopped.set()
