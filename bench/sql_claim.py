@@ -1,7 +1,7 @@
 """A claim of 200 among very many pending rows, by 1, 100 and 10,000 fairness keys, for `bench.sqldrive`.
 
-The rows are loaded by one INSERT into each table; what is claimed is handed back between claims and not measured. Keys are
-passed: which keys are due is not asked of the database here.
+The rows are loaded by one INSERT into each table; what is claimed is handed back between claims and not measured. The keys
+are those that the database says are due, page by page.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ from ({_IDS}) r
 
 
 class Claimed(msgspec.Struct):
-    """Claims of 200: milliseconds by the clock, backend microseconds a row, buffers touched by one claim."""
+    """Claims of 200: milliseconds by the clock, backend microseconds a row, buffers touched by one claim.
+
+    `observe_p50_ms` is what one look at the next due keys took, 200 of them at most.
+    """
 
     pending: int
     keys: int
     p50_ms: float
     p99_ms: float
+    observe_p50_ms: float
     backend_us: float
     buffers: float
 
@@ -63,46 +67,66 @@ async def measure(rig: Rig, pending: int, keys: int) -> Claimed:
     """Claim 200 rows again and again, a few of each key in turn."""
     load(rig, pending, keys)
     session = await Session.open(rig.client_dsn)
+    claims = Claims(rig, session)
     try:
-        times = [await _claim(rig, session, keys, call) for call in range(WARM_CALLS + CALLS)][WARM_CALLS:]
-        buffers = [_buffers(rig, session.session, keys, WARM_CALLS + CALLS + place) for place in range(EXPLAINED)]
+        for call in range(WARM_CALLS):
+            await claims.claim(call & 1)
+        rig.reset()
+        claims.times, claims.looks = [], []
+        for call in range(CALLS):
+            await claims.claim(call & 1)
+        backend_ns = rig.costs["claim"].backend_ns
+        buffers = [await claims.buffers(call & 1) for call in range(EXPLAINED)]
     finally:
         session.close()
-    cost = rig.costs["claim"]
-    return Claimed(pending, keys, median(times), quantiles(times, n=100)[-1], cost.backend_ns / CALLS / CLAIMED / 1e3, median(buffers))
+    p99 = quantiles(claims.times, n=100)[-1]
+    return Claimed(pending, keys, median(claims.times), p99, median(claims.looks), backend_ns / CALLS / CLAIMED / 1e3, median(buffers))
 
 
-async def _claim(rig: Rig, session: Session, keys: int, call: int) -> float:
-    if call == WARM_CALLS:
-        rig.reset()
-    asked = quotas(keys, call)
-    with rig.metering("claim"):
-        start = time.perf_counter()
-        result = await session.claim(asked, call & 1)
-        ms = (time.perf_counter() - start) * 1e3
-    rows = claimed(result)
-    assert len(rows) == CLAIMED, len(rows)
-    assert await session.store.release(session.session, [(flow, branch, lease, False) for flow, branch, _, lease in rows]) == CLAIMED
-    await session.store.take_signals(session.session, CLAIMED)
-    return ms
+class Claims:
+    """One session that claims in turn from both halves, and where it is in each half's keys."""
 
+    def __init__(self, rig: Rig, session: Session) -> None:
+        self.rig = rig
+        self.session = session
+        self.after: list[str | None] = [None, None]
+        self.times: list[float] = []
+        self.looks: list[float] = []
 
-def quotas(keys: int, call: int) -> dict[str, int]:
-    """Return the quotas of a call: up to 200 keys, each call the next ones. Both halves of the rows see every key."""
-    count = min(keys, CLAIMED)
-    first = call // 2 * count
-    return {f"key{(first + place) % keys}": CLAIMED // count for place in range(count)}
+    async def claim(self, half: int) -> None:
+        asked = await self.quotas(half)
+        with self.rig.metering("claim"):
+            start = time.perf_counter()
+            result = await self.session.claim(asked, half)
+            self.times.append((time.perf_counter() - start) * 1e3)
+        rows = claimed(result)
+        assert len(rows) == CLAIMED, len(rows)
+        held = [(flow, branch, lease, False) for flow, branch, _, lease in rows]
+        assert await self.session.store.release(self.session.session, held) == CLAIMED
+        await self.session.store.take_signals(self.session.session, CLAIMED)
 
+    async def quotas(self, half: int) -> dict[str, int]:
+        """Return the next due keys of a half, at most 200, each with its part of the 200 rows."""
+        while True:
+            start = time.perf_counter()
+            keys = await self.session.store.due_keys(half=half, priority=PRIORITY, after=self.after[half], limit=CLAIMED)
+            if keys:
+                break
+            self.after[half] = None
+        self.looks.append((time.perf_counter() - start) * 1e3)
+        self.after[half] = max(keys)
+        return dict.fromkeys(keys, CLAIMED // len(keys))
 
-def _buffers(rig: Rig, session: int, keys: int, call: int) -> int:
-    """Return how many buffers one claim touches, and leave everything as it was."""
-    asked = quotas(keys, call)
-    with rig.control.transaction(force_rollback=True):
-        rows = rig.control.execute(
-            b"explain (analyze, buffers, timing off, summary off) select c.* from dwarf.claim_v1(%s, %s::smallint, %s::smallint, %s, %s) c",
-            (session, call & 1, PRIORITY, list(asked), list(asked.values())),
-        ).fetchall()
-    for (line,) in rows:
-        if found := re.match(r"\s+Buffers: (.*)", line):
-            return sum(map(int, re.findall(r"(?:hit|read)=(\d+)", found[1])))
-    raise AssertionError(rows)
+    async def buffers(self, half: int) -> int:
+        """Return how many buffers one claim touches, and leave everything as it was."""
+        asked = await self.quotas(half)
+        with self.rig.control.transaction(force_rollback=True):
+            rows = self.rig.control.execute(
+                b"explain (analyze, buffers, timing off, summary off)"
+                b" select c.* from dwarf.claim_v1(%s, %s::smallint, %s::smallint, %s, %s) c",
+                (self.session.session, half, PRIORITY, list(asked), list(asked.values())),
+            ).fetchall()
+        for (line,) in rows:
+            if found := re.match(r"\s+Buffers: (.*)", line):
+                return sum(map(int, re.findall(r"(?:hit|read)=(\d+)", found[1])))
+        raise AssertionError(rows)

@@ -135,7 +135,7 @@ def lines(runs: list[Run]) -> Iterator[str]:
         yield (
             f"claim of 200 of {claims[0].pending:,}, {claims[0].keys:>6,} keys: p50 {median(each.p50_ms for each in claims):.2f} ms,"
             f" p99 {median(each.p99_ms for each in claims):.2f}, {median(each.backend_us for each in claims):.1f} PG us a row,"
-            f" {median(each.buffers for each in claims):.0f} buffers"
+            f" {median(each.buffers for each in claims):.0f} buffers; due keys {median(each.observe_p50_ms for each in claims):.2f} ms"
         )
 
 

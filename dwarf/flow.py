@@ -8,7 +8,7 @@ goto is allowed, and what a write means for a reduced field, is decided later.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -100,7 +100,7 @@ class Flow(TypedReads):
     """
 
     __slots__ = (
-        "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_overwrites", "_park", "_past",
+        "_answered", "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_overwrites", "_park", "_past",
         "_retry", "_sleep", "_violation", "_writes", "cancelled", "resources",
     )  # fmt: skip
 
@@ -127,6 +127,7 @@ class Flow(TypedReads):
         self._sleep = 0.0
         self._violation: Failure | None = None
         self._calls = 0
+        self._answered: Any = None
         self._client: Any = None
         self.cancelled: Any = Flag()
         self.resources: Any = None
@@ -147,6 +148,10 @@ class Flow(TypedReads):
     def __contains__(self, key: object) -> bool:
         raw = self.raw(key)  # type: ignore[arg-type] # whatever is no text is no field
         return raw is not None and raw != NULL
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the fields that are present, so that `dict(flow)` works."""
+        return self.snapshot().keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.snapshot())
@@ -280,7 +285,12 @@ class Flow(TypedReads):
 
     def _answer(self, data: bytes | None, kind: Any, what: str) -> Any:
         given = data if data and data != b"null" else EMPTY_OBJECT
-        return msgspec.json.decode(given) if kind is Any else parse_as(decode_fields(given), kind, what)
+        self._answered = msgspec.json.decode(given) if kind is Any else parse_as(decode_fields(given), kind, what)
+        return self._answered
+
+    def is_answer(self, value: object) -> bool:
+        """Tell whether `value` is the very object that the last `interrupt` or `subgraph` of this run returned."""
+        return value is not None and value is self._answered
 
     def _arm(self, park: Interrupt | Subgraph) -> NoReturn:
         if self._park is not None:

@@ -42,8 +42,9 @@ _YAML_ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\xa0\u2028\u2029\ud800-\udfff\uf
 def render(graph: Graph | None, *, title: bool = True, direction: str = "LR") -> str:
     """Return `graph` as a Mermaid flowchart, with its name as front matter if `title`; no graph gives an empty text.
 
-    A graph that breaks structural rules is drawn as it is. Raises `InvalidArgument` for a direction other than LR or TD.
+    A graph that breaks structural rules is drawn as it is. Raises `InvalidArgument` for a direction other than LR, TD and its synonym TB.
     """
+    direction = {"TB": "TD"}.get(direction, direction)
     if direction not in DIRECTIONS:
         raise InvalidArgument(f"the direction of a diagram is {' or '.join(DIRECTIONS)}, not {direction!r}")
     if graph is None:

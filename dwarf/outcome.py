@@ -64,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def stopped(self) -> bool:
         """True when the flow needs someone (interrupted) or nothing more will happen (closed)."""
-        return self.status.stopped
+        return stopped(self.status)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the members of the JSON form, empty ones included, so that every reader finds every member."""

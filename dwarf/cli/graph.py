@@ -67,8 +67,7 @@ def simulate(target: str, state: str, seed: int, answers: tuple[str, ...], as_js
     app, found, _ = load_target(target)
     if app is None:
         raise InvalidArgument(f"{target!r} is a graph without tasks; name an App to simulate it")
-    graphs = {url: load_target(f"{':'.join(target.split(':')[:2])}:{url}")[1] for url in app.graphs}
-    run = ReferenceRun(found, app, _json(state, "--state"), seed=seed, graphs=graphs)
+    run = ReferenceRun(found, app, _json(state, "--state"), seed=seed)
     outcome = run.advance()
     for answer in answers:
         if outcome.status is Status.INTERRUPTED:

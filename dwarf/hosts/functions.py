@@ -3,6 +3,9 @@
     def charge(flow): ...                        the carrier: the one parameter without annotation, or one annotated Flow
     def quote(amount: float, customer: Customer) -> Quote: ...       state fields, decoded to their annotations
 
+A function that takes the carrier alone may end with any expression (`lambda flow: flow.retry(1)`): of what it returns only
+the fields of an object count, and the very answer that `interrupt` or `subgraph` gave does not.
+
 A `TaskFunction` is made once, when a task is registered; everything that can be wrong with a function is found then, and
 nothing about it is looked up again when it runs.
 """
@@ -33,8 +36,8 @@ class TaskFunction:
     """
 
     __slots__ = (
-        "_call_with_flow", "_parameters", "aliases", "concurrency", "durable_before", "function", "idempotent", "is_async",
-        "retry", "time_budget_ms", "url",
+        "_call_with_flow", "_parameters", "_takes_flow_alone", "aliases", "concurrency", "durable_before", "function", "idempotent",
+        "is_async", "retry", "time_budget_ms", "url",
     )  # fmt: skip
 
     def __init__(
@@ -61,8 +64,8 @@ class TaskFunction:
         self.aliases = _check_aliases(aliases, what)
         self.idempotent = check_flag(idempotent, f"{what}: idempotent")
         self.durable_before = check_flag(durable_before, f"{what}: durable_before")
-        takes_flow_alone = len(self._parameters) == 1 and self._parameters[0].is_flow and not self._parameters[0].by_keyword
-        self._call_with_flow = function if takes_flow_alone else self._call_with_fields
+        self._takes_flow_alone = len(self._parameters) == 1 and self._parameters[0].is_flow and not self._parameters[0].by_keyword
+        self._call_with_flow = function if self._takes_flow_alone else self._call_with_fields
 
     def call(self, flow: Flow) -> Awaitable[None] | None:
         """Run the function over `flow` and write its result there; an async one is awaited for that."""
@@ -104,6 +107,8 @@ class TaskFunction:
             raise StateTypeError(f"task {self.url!r}: parameter {name!r}: {error}", field=name) from None
 
     def _write(self, flow: Flow, result: Any) -> None:
+        if self._takes_flow_alone and (flow.is_answer(result) or not (has_fields(result) or hasattr(result, "__await__"))):
+            return
         if not has_fields(result):
             raise TaskError(f"task {self.url!r} returned {_described(result)}")
         flow.write_all(encode_fields(result, f"the result of task {self.url!r}"))

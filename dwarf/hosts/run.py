@@ -1,7 +1,7 @@
 """One run of a task over a `Flow`, turned into the `Effect` that `dwarf.decide` takes.
 
 `settle` is the rule, pure; `run_sync` and `run_async` only call the task. What is no failure of the task (a keyboard
-interrupt, a cancelled asyncio task, an exit) is not turned into anything: it is raised on.
+interrupt, a cancelled asyncio task) is not turned into anything: it is raised on. An exit that a task asks for is its error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def settle(flow: Flow, error: BaseException | None, *, retry: Retry | None = Non
         if effect.park is None and effect.failure is None:
             effect = Effect(failure=engine_failure(f"task {flow.task_name!r} raised Parked without waiting for anything"))
         return effect
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception | SystemExit | GeneratorExit):
         raise error
     if retry is not None and retry.covers(error) and flow.retry_by(retry.backoff):
         effect = flow.effect()

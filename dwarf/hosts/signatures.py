@@ -57,6 +57,9 @@ def read_parameters(function: Callable[..., Any], what: str) -> tuple[Parameter,
         raise InvalidArgument(f"{what}: the parameters of {_name(function)} are unknown: {error}") from None
     bound = function.keywords.keys() if isinstance(function, partial) else ()
     given = [parameter for name, parameter in signature.parameters.items() if name not in bound]
+    if given and all(parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD} for parameter in given):
+        return (Parameter(given[0].name, is_flow=True),)  # takes whatever it is given: the carrier
+    given = [place for place in given if not _keeps_its_default(place) or place is given[0]]
     resolve = _Annotations(function)
     read = [_read(parameter, resolve, f"{what}: parameter {parameter.name!r}") for parameter in given]
     bare = [parameter.name for parameter in given if parameter.annotation is parameter.empty]
@@ -68,6 +71,11 @@ def read_parameters(function: Callable[..., Any], what: str) -> tuple[Parameter,
             f" annotate {name!r} with the type of the state field it is to receive"
         )
     return tuple(read)
+
+
+def _keeps_its_default(parameter: Any) -> bool:
+    """Tell whether a parameter is none of ours: without annotation and with a default, as in `lambda flow, n=n: …`."""
+    return parameter.annotation is parameter.empty and parameter.default is not parameter.empty
 
 
 def _read(parameter: Any, resolve: _Annotations, what: str) -> Parameter:

@@ -13,7 +13,7 @@ import datetime
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from dwarf import cohorts
 from dwarf.decide import cancel as decide_cancel
@@ -35,17 +35,28 @@ from dwarf.status import Status, StepStatus
 from dwarf.testing.memory import Row, Store, TraceStep
 from dwarf.values import encode_object
 
+T = TypeVar("T")
+
 STEPS_MAX = 100_000
 _EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
-def run(graph: Graph, tasks: Mapping[str, Callable[..., Any]] | App, state: Any = None, *, seed: int = 0) -> Outcome:
+def run(
+    graph: Graph,
+    tasks: Mapping[str, Callable[..., Any]] | App,
+    state: Any = None,
+    *,
+    seed: int = 0,
+    graphs: Mapping[str, Graph] | None = None,
+    baggage: Any = None,
+) -> Outcome:
     """Run a graph until it stops and return its outcome.
 
     `tasks` maps task URLs to callables written as App tasks are, or is an App; `seed` chooses the order of ready steps. Sleeps and
-    retries cost no time. Raises what `Graph.validate` raises.
+    retries cost no time. `graphs` are those that subgraph calls may name, by URL; an App brings its own. Raises what
+    `Graph.validate` raises.
     """
-    return ReferenceRun(graph, tasks, state, seed=seed).advance()
+    return ReferenceRun(graph, tasks, state, seed=seed, graphs=graphs, baggage=baggage).advance()
 
 
 class _World:
@@ -53,6 +64,7 @@ class _World:
 
     def __init__(self, tasks: Mapping[str, Callable[..., Any]] | App, graphs: Mapping[str, Graph], seed: int, baggage: State) -> None:
         self.tasks = _task_functions(tasks)
+        self.app = tasks if isinstance(tasks, App) else None
         self.graphs = graphs
         self.dice = random.Random(seed)
         self.baggage = baggage
@@ -62,6 +74,16 @@ class _World:
 
     def time(self) -> datetime.datetime:
         return _EPOCH + datetime.timedelta(seconds=self.now)
+
+    def graph_at(self, url: str) -> Graph:
+        """Return the graph that a subgraph call names, validated. Raises what loading and validating it raise."""
+        graph = self.graphs.get(url)
+        if graph is None and self.app is not None:
+            graph = _finish(self.app.load_graph(url))
+        if graph is None:
+            raise NotFound(f"no graph is registered for {url!r}")
+        graph.validate()
+        return graph
 
     def execute(self, url: str, flow: Flow) -> Effect:
         self.steps_left -= 1
@@ -86,7 +108,7 @@ class ReferenceRun:
         graphs: Mapping[str, Graph] | None = None,
         baggage: Any = None,
     ) -> None:
-        """Create the flow; nothing runs yet. `graphs` are the graphs that subgraph calls may name, by URL."""
+        """Create the flow; nothing runs yet. `graphs` are the graphs that subgraph calls may name; an App brings its own."""
         given = State.from_json(encode_object(baggage, "baggage"))
         self._open(_World(tasks, graphs or {}, seed, given), graph, encode_object(state, "the initial state"), None)
 
@@ -245,8 +267,11 @@ class ReferenceRun:
         url = self._graph.url_of(row.task)
         effect = self._world.execute(url, self._flow(row, step, url))
         self._store.runs.append((self._store.path(row), row.attempt))
-        if isinstance(effect.park, Subgraph) and effect.park.url not in self._world.graphs:
-            return fail(self._graph, step, engine_failure(f"task {row.task!r}: no graph is registered for {effect.park.url!r}", 404))
+        if isinstance(effect.park, Subgraph):
+            try:
+                self._world.graph_at(effect.park.url)
+            except Exception as error:
+                return fail(self._graph, step, engine_failure(f"task {row.task!r}: {error}", failure_of(error).status))
         return decide(self._graph, step, effect)
 
     def _flow(self, row: Row, step: ClaimedStep, url: str) -> Flow:
@@ -280,7 +305,7 @@ class ReferenceRun:
 
     def _spawn(self, row: Row, url: str, state: bytes) -> ReferenceRun:
         child = ReferenceRun.__new__(ReferenceRun)
-        child._open(self._world, self._world.graphs[url], state, (self, row))
+        child._open(self._world, self._world.graph_at(url), state, (self, row))
         return child
 
     def _close(self, record: Record) -> None:
@@ -311,7 +336,7 @@ def _task_functions(tasks: Mapping[str, Callable[..., Any]] | App) -> Mapping[st
     return {url: task if isinstance(task, TaskFunction) else TaskFunction(url, task) for url, task in tasks.items()}
 
 
-def _finish(running: Coroutine[Any, Any, Effect]) -> Effect:
+def _finish(running: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, on a loop of its own thread where this one already runs a loop."""
     try:
         asyncio.get_running_loop()

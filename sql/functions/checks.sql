@@ -76,7 +76,10 @@ begin
     v_bare := regexp_replace(v_text, '"(?:[^"\\]|\\.)*"', '""', 'g');
     if dwarf.json_depth_v1(v_bare) > 201 then
       v_why := 'is nested deeper than 200 levels';
-    elsif v_bare ~ '[0-9][eE]\+?[0-9]{3}' and jsonb_path_exists(v_bare::jsonb, '$.** ? (@.type() == "number" && (@ >= 1.8e308 || @ <= -1.8e308))') then
+    elsif exists (
+      select from regexp_matches(v_bare, '-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3,}', 'g') m(number)
+      where abs(m.number[1]::numeric) > 1.7976931348623157e308
+    ) then
       v_why := 'holds a number beyond the range of a float';
     end if;
   end if;

@@ -108,7 +108,7 @@ begin
       end if;
     elsif v_option.name = 'fairnesskey' then
       fairness_key := v_option.value #>> '{}';
-      if fairness_key !~ '^[A-Za-z0-9._-]{0,256}$' then
+      if length(fairness_key) > 256 or fairness_key !~ '^[A-Za-z0-9._-]*$' then
         v_rule := 'it must be at most 256 of the letters A-Z a-z, digits and - _ .';
       end if;
     elsif v_option.name = 'idempotencykey' then

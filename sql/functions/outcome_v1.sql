@@ -1,8 +1,8 @@
 -- Where the flows named stand: 1 running, 4 interrupted, 6 to 9 ended. A flow that is not there has no row. For those who wait:
 -- open flows are looked up by key; for the others the partitions of their days are asked by name, then `kept`, so that the
--- number of partitions does not count. Live before flows and a day before `kept`: that is how rows move, so none is missed.
+-- number of partitions does not count. Stable, so that all of it sees one moment.
 create function dwarf.statuses_v1(p_flow_id bigint[]) returns table (flow_id bigint, status smallint)
-language plpgsql
+language plpgsql stable
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -58,7 +58,7 @@ create function dwarf.outcome_v1(p_flow_id bigint) returns table (
 , park_branch bigint
 , park_seq int
 )
-language plpgsql
+language plpgsql stable
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off

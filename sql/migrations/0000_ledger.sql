@@ -25,7 +25,7 @@ create table dwarf.migrations (
   , constraint migrations_version_check check (version >= 0)
 );
 
-comment on table dwarf.migrations is 'One row per migration, inserted by the transaction that applies it under an exclusive lock of this table.';
+comment on table dwarf.migrations is 'One row per migration, inserted by the transaction that applies it, which holds this table locked.';
 comment on column dwarf.migrations.version is 'The number that begins the name of the migration''s file.';
 comment on column dwarf.migrations.name is 'The name of its file, without the number and the suffix.';
 comment on column dwarf.migrations.checksum is 'SHA-256 of its text as it was applied, the included functions being part of it.';

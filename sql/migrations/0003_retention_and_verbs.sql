@@ -5,8 +5,8 @@
 
 create table dwarf.settings (
   name text constraint settings_name_key primary key
-, value bigint not null
-, updated_at timestamptz not null
+  , value bigint not null
+  , updated_at timestamptz not null
 );
 
 create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id;

@@ -7,7 +7,6 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dwarf.arrays import micros
 from dwarf.errors import TaskError
 from dwarf.flow import Flow
 from dwarf.graph import END, Graph
@@ -65,8 +64,8 @@ def sleeping(flow: Flow) -> None:
     flow.sleep(3600)
 
 
-TASKS: dict[str, Callable[[Flow], None]] = dict.fromkeys("ABCHJKSTV", nothing) | {
-    "W": work, "P": calling, "I": asking, "M": mixing, "R": retrying, "Z": sleeping,
+TASKS: dict[str, Callable[[Flow], None]] = {
+    **dict.fromkeys("ABCHJKSTV", nothing), "W": work, "P": calling, "I": asking, "M": mixing, "R": retrying, "Z": sleeping,
 }  # fmt: skip
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from dwarf.arrays import micros
@@ -126,6 +128,8 @@ class Stage:
         self.holders: list[psycopg.Connection] = []
         self.threads = ThreadPoolExecutor(4)
         self.roots: list[int] = []
+        self.built: tuple[Build, Scene] | None = None
+        self.paths: dict[tuple[Build, str], list[Stop]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -187,8 +191,8 @@ class Stage:
     # Calls
 
     def record(self, name: str, entries: Sequence[Entry], *, minutes: int = 1, number: int | None = None) -> Act:
-        """The record of entries: answers with its state, which of the entries applied (+) and which did not (-), and a ! for
-        each row that it woke. Goes through a lane of its own, whose next number it takes if none is given.
+        """The record of entries: answers with its state, a - for each entry that did not apply and a + for the others (when it is
+        not stale), and a ! for each row that it woke. Goes through a lane of its own, by its next number if none is given.
         """
         player = self.players[name]
         batch = lay_out(entries)
@@ -197,6 +201,8 @@ class Stage:
         def call() -> Any:
             recorded = self.send(player, batch, number=number, now=now)
             missed = {id(entry) for entry in batch.missed(recorded.missed)}
+            if recorded.state == "stale":
+                return "stale"
             return recorded.state + "".join("-" if id(entry) in missed else "+" for entry in entries) + "!" * len(recorded.woke)
 
         self.open_lane(player)
@@ -234,8 +240,21 @@ class Stage:
     # Locks
 
     def set_up(self, build: Build) -> Scene:
-        self.clear()
-        return build(self)
+        """Build a scene, or put everything back to where it was when it had been built."""
+        if self.built is not None and self.built[0] is build:
+            self.observer.execute("select stash.restore()")
+        else:
+            self.clear()
+            self.built = (build, build(self))
+            self.stash()
+        return self.built[1]
+
+    def stash(self) -> None:
+        """Keep a copy of all rows aside. Putting it back truncates nothing, which would cost every session its plans."""
+        restore = [f"delete from dwarf.{table}; insert into dwarf.{table} overriding system value table stash.{table};" for table in TABLES]
+        copies = [f"create table stash.{table} as table dwarf.{table};" for table in TABLES]
+        function = f"create function stash.restore() returns void language plpgsql as $$ begin {' '.join(restore)} end $$;"
+        self.observer.execute("drop schema if exists stash cascade; create schema stash; " + " ".join([*copies, function]))
 
     def point(self, scene: Scene, name: str) -> Point:
         return next(point for point in self.points(scene) if point.name == name)
@@ -247,11 +266,9 @@ class Stage:
         for session, lane in self.all("select session, lane from dwarf.lanes where lane = %s order by 1", STAGE_LANE):
             row = "select from dwarf.lanes where session = %s and lane = %s for update"
             points.append(Point(f"lane {self._letter(session)}", LANE, (session, lane), row, (session, lane)))
-        for flow_id, day in self.all("select flow_id, day from dwarf.live order by 1"):
+        for (flow_id,) in self.all("select flow_id from dwarf.live order by 1"):
             name = flows[flow_id]
-            points.append(
-                Point(f"live {name}", LIVE, (flow_id, 0), "select from dwarf.live where flow_id = %s for update", (flow_id,))
-            )
+            points.append(Point(f"live {name}", LIVE, (flow_id, 0), "select from dwarf.live where flow_id = %s for update", (flow_id,)))
             insert = """
                 insert into dwarf.flows(flow_id, day, root_id, status, priority, graph_id, budget_ms, weight, created_at, ended_at
                 , thread_id, token, workflow, fairness_key)
@@ -297,6 +314,17 @@ class Stage:
         holder.execute(point.take.replace("for update", "for share") if shared else point.take, point.values or None)
         return holder
 
+    @contextmanager
+    def stopped(self, act: Act, point: Point) -> Iterator[None]:
+        """Let a call run into a lock for good: inside, it waits there, and by the end somebody has killed it."""
+        holder = self.hold(point)
+        future = self.start(act)
+        assert self.blockers(act, future) == [holder.info.backend_pid]
+        yield
+        with pytest.raises(psycopg.OperationalError):
+            future.result()
+        holder.rollback()
+
     def start(self, act: Act) -> Future[Any]:
         return self.threads.submit(act.call)
 
@@ -310,6 +338,11 @@ class Stage:
 
     def footprint(self, build: Build, name: str) -> list[Stop]:
         """Which locks a call needs, in the order it asks for them: it runs against a wall of them, taken down one by one."""
+        if (build, name) not in self.paths:
+            self.paths[build, name] = self._footprint(build, name)
+        return self.paths[build, name]
+
+    def _footprint(self, build: Build, name: str) -> list[Stop]:
         scene = self.set_up(build)
         act, met = scene.acts[name], []
         # Who passes over rows that are held meets a wall without them.
@@ -344,7 +377,9 @@ class Stage:
 
     def names(self) -> tuple[dict[int | None, str | None], dict[int | None, int | None]]:
         """Names of flows (roots by number, children by their callers) and of branches that are the same in every run."""
-        branches = self.all("select branch from dwarf.active union select branch from dwarf.history union select branch from dwarf.parks order by 1")
+        branches = self.all(
+            "select branch from dwarf.active union select branch from dwarf.history union select branch from dwarf.parks order by 1"
+        )
         ranks: dict[int | None, int | None] = {branch: rank for rank, (branch,) in enumerate(branches)}
         flows: dict[int | None, str | None] = {None: None} | {root: str(number) for number, root in enumerate(self.roots)}
         query = "select flow_id, caller_flow, caller_branch, caller_seq from dwarf.{} where caller_flow is not null"
@@ -389,7 +424,9 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         """How every flow stands, what its steps became, and what its live rows are about to do."""
-        ends = {row["flow_id"]: STATUSES[row["status"]] for row in self.left["flows"]} | {row["flow_id"]: "open" for row in self.left["live"]}
+        ends = {row["flow_id"]: STATUSES[row["status"]] for row in self.left["flows"]} | {
+            row["flow_id"]: "open" for row in self.left["live"]
+        }
         steps = Counter(f"{row['task']} {STATUSES[row['status']]}" for row in self.left["history"])
         rows = Counter(f"{row['task']} {STATUSES[row['status']]}{DUTIES[row['todo']]}" for row in self.left["active"])
         parts = [" ".join(map(str, [*self.answers.values()])), ", ".join(f"{name} {end}" for name, end in sorted(ends.items()))]
@@ -409,7 +446,8 @@ class Race:
         self.runs = 0
         self.paths = {name: stage.footprint(build, name) for name in self.names}
         self.serial = {order: self._one_after_the_other(order) for order in ((first, second), (second, first))}
-        self.solo = {name: self._one_after_the_other((name,)) for name in self.names}
+        skips = any(act.skipped is not None for name, act in stage.set_up(build).acts.items() if name in self.names)
+        self.solo = {name: self._one_after_the_other((name,)) for name in self.names} if skips else {}
 
     def run(self) -> Self:
         first, second = self.names
@@ -449,7 +487,8 @@ class Race:
         held = {stop.point.name: stop.is_shared for stop in self.paths[stopped][:number]}
         held[self.paths[stopped][number].point.name] = False
         return any(
-            (stop.point.name in held and not (stop.is_shared and held[stop.point.name])) or (unseen and stop.point.rank in (COUNTED, OTHERS))
+            (stop.point.name in held and not (stop.is_shared and held[stop.point.name]))
+            or (unseen and stop.point.rank in (COUNTED, OTHERS))
             for stop in self.paths[other]
         )
 
@@ -469,7 +508,9 @@ class Race:
 
 def differences(one: Outcome, two: Outcome) -> list[str]:
     """What the first has and the second has not (+), and the other way round (-)."""
-    found = [f"{name}: {answer!r}, not {two.answers.get(name)!r}" for name, answer in one.answers.items() if answer != two.answers.get(name)]
+    found = [
+        f"{name}: {answer!r}, not {two.answers.get(name)!r}" for name, answer in one.answers.items() if answer != two.answers.get(name)
+    ]
     for table in one.left:
         found += [f"+{table} {row}" for row in one.left[table] if row not in two.left[table]]
         found += [f"-{table} {row}" for row in two.left[table] if row not in one.left[table]]

@@ -418,16 +418,19 @@ def test_verbs_beside_a_move(player: Player, database: str, until: Until, verb: 
     finish(player, flow_id)
 
 
-def test_what_was_claimed_before_a_move_is_still_found_after_it(player: Player) -> None:
+@pytest.mark.xfail(strict=True, reason="the functions of load_v1.sql look under the day of the claim alone")
+@pytest.mark.parametrize("claims", [1, 2])
+def test_what_was_claimed_before_a_move_is_still_found_after_it(player: Player, claims: int) -> None:
     flow_id = player.create("deep", {"xs": [0, 3]})
-    for _ in range(20):
-        rows = player.claim(50)
-        if not rows:
-            break
-        player.one("select dwarf.move_trees_v1(%s, %s)", [flow_id], TODAY)
-        entries = player.work(rows)
-        assert len(entries) == len(rows)
-        assert player.record(entries) == []
+    for _ in range(claims):
+        assert player.record(player.work(player.claim(50))) == []
+    player.now = NOON + datetime.timedelta(minutes=1)
+    player.one("select dwarf.wake_v1(10, %s)", player.now)
+    rows = player.claim(50)
+    assert player.one("select dwarf.move_trees_v1(%s, %s) as n", [flow_id], TODAY).n == 1
+    entries = player.work(rows)
+    assert len(entries) == len(rows) > 0
+    assert player.record(entries) == []
 
 
 @pytest.mark.row("M38", "I34")

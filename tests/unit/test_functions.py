@@ -8,10 +8,12 @@ import dataclasses
 import datetime
 import functools
 import math
+import sys
 import types
 from collections import ChainMap, namedtuple
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -137,7 +139,6 @@ def test_a_task_may_take_nothing() -> None:
 
 def test_of_two_parameters_without_annotation_the_second_is_refused_by_name() -> None:
     assert "'amount'" in refused(lambda flow, amount: None, "annotat")
-    assert "'limit'" in refused(lambda flow, limit=3: None, "annotat")
     assert "'second'" in refused(lambda first, second, third: None, "annotat")
 
     def beside_an_annotated_one(amount, flow: Flow):  # type: ignore[no-untyped-def]
@@ -345,7 +346,6 @@ class Opaque:
         (generator, "generator"),
         (async_generator, "generator"),
         (functools.partial(generator), "generator"),
-        (lambda *args: None, "'args'"),
         (lambda flow, **kwargs: None, "'kwargs'"),
         (Opaque, "class Opaque"),
         (5, "int cannot be called"),
@@ -461,13 +461,40 @@ class Listed(msgspec.Struct, array_like=True):
     "result", [5, "text", [1], (1, 2), True, b"x", {1}, Pair(1, 2), Listed(), object(), Quote, Raw(b"{}"), 0, False, ""]
 )
 def test_any_other_result_is_a_task_error_naming_task_and_type(result: Any) -> None:
-    effect = run(lambda flow: flow.set("x", 1) or result)
-    failure = failed(effect)
+    def task(flow: Flow, x: int = 0) -> Any:
+        return result
+
+    failure = failed(run(task))
     assert "'u/task'" in failure.text
     assert type(result).__name__ in failure.text
     assert not failure.by_engine
     with pytest.raises(TaskError):
         TaskFunction("u/task", lambda: result).call(Flow())
+
+
+@pytest.mark.row("B3", "G-22", "E2", "G-29")
+def test_a_function_of_the_carrier_alone_may_end_with_any_expression() -> None:
+    assert written(run(lambda flow: (flow.set("x", 1), flow.sleep(1)))) == {"x": 1}
+    assert run(lambda flow: flow.retry(1)).retry is not None
+    assert written(run(lambda flow: {"y": 1})) == {"y": 1}
+    resumed = Flow(past=Past(resume=b'{"approved":true}'))
+    assert written(run_sync(TaskFunction("u", lambda flow: flow.interrupt({"q": 1})), resumed)) == {}
+    child = Flow(past=Past(result=b'{"total":3}'))
+    assert written(run_sync(TaskFunction("u", lambda flow: flow.subgraph("child")), child)) == {}
+    again = Flow(past=Past(result=b'{"total":3}'))
+    assert written(run_sync(TaskFunction("u", lambda flow: dict(flow.subgraph("child"))), again)) == {"total": 3}
+
+    async def coroutine() -> None: ...
+
+    assert "coroutine" in failed(run(lambda flow: coroutine())).text
+
+
+def test_parameters_that_keep_their_defaults_and_functions_that_take_anything() -> None:
+    assert written(run(lambda flow, n=3, *, m=4: flow.set("x", n + m))) == {"x": 7}
+    assert written(run(lambda *args: args[0].set("x", 1))) == {"x": 1}
+    called = Mock(return_value=None)
+    assert run(called).failure is None
+    assert isinstance(called.call_args.args[0], Flow)
 
 
 def test_a_result_that_cannot_be_stored_is_a_task_error_naming_task_and_path_and_nothing_of_it_is_written() -> None:
@@ -506,7 +533,14 @@ def test_an_error_fails_the_run_whatever_its_status(status: int) -> None:
     assert effect == Effect(failure=Failure("busy", status)), "no retry, and no writes are kept"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()])
+@pytest.mark.row("L7", "C-31")
+def test_an_exit_that_a_task_asks_for_is_its_error() -> None:
+    for error in (SystemExit(3), GeneratorExit()):
+        assert failed(settle(Flow(), error)).text
+    assert failed(run(lambda flow: sys.exit("no more"))).text == "no more"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
 def test_what_is_no_error_of_the_task_goes_on_up(error: BaseException) -> None:
     def task(flow: Flow) -> None:
         raise error
