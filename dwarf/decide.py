@@ -1,11 +1,14 @@
 """The heart: from a finished step to what must be stored. Pure; no clock, no I/O, no counting of siblings.
 
-    decide          what a task did            -> Record     run, after FOLD the fan-in too
+    decide          what a task did            -> Record     todo RUN, and FOLD once it is folded
+    fail            an error of the step       -> Record     its onError edge, or the end of the branch
     cancel          a delivered cancellation   -> Record     todo CANCEL
     give_back       nothing happened           -> Record
 
 `dwarf.cohorts` has the folding half: fold_join, resolve and expand_slice. A task's return value finds its successors
-here: `decide` looks at signals, `_route` at transitions, `_advance` and its neighbours write the record.
+here: `decide` looks at signals, `_route` at transitions, `_advance` and its neighbours write the record. Who stores an
+arrival counts it and sets what the joining row then asks for: `sql/functions/count_down_v1.sql`, and for the reference runner
+`settle_cohort` in `dwarf.testing.memory`.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def _finish(
         if step.in_cohort and not route.target:
             raise RoutingError(f"no transition of task {step.task!r} matched inside a fan-out, so its branch cannot converge")
         if step.seq >= SEQ_MAX and not arriving and route.target not in ("", END):
-            raise RoutingError(f"the branch has run {SEQ_MAX} steps; no more are allowed")
+            raise RoutingError(f"task {step.task!r} is step {SEQ_MAX} of its branch; no more are allowed")
         record = _record(step, Kind.ADVANCE, StepStatus.COMPLETED, via=Via.GOTO if goto else via, goto=goto, error=error, delay=delay)
         record.changes = changes.encode()
         if route.arms:
@@ -103,7 +106,9 @@ def _finish(
         if route.target in ("", END):
             return _close(record, StepStatus.COMPLETED, after.state)
         return _advance(graph, step, record, after, route.target)
-    except (RoutingError, ReducerError, StateValueError) as problem:
+    except RoutingError as problem:
+        return _fail(graph, step, engine_failure(str(problem)), StepStatus.FAILED, Via.ERROR)
+    except (ReducerError, StateValueError) as problem:
         return _fail(graph, step, engine_failure(f"task {step.task!r}: {problem}"), StepStatus.FAILED, Via.ERROR)
 
 

@@ -82,6 +82,8 @@ def failure_of(error: BaseException) -> Failure:
     if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 999:
         status = 500
     text = _text_of(error, str) or type(error).__name__
+    if type(error) is KeyError:
+        text = f"KeyError: {text}"  # its text is nothing but the key
     return Failure(clean_error(text), int(status), _properties(_attribute(error, "properties")))
 
 

@@ -130,7 +130,10 @@ class SubgraphError(DwarfError):
 
 
 class TaskError(DwarfError):
-    """Raised by a task to fail its step with a chosen status and properties; both reach `onErr`."""
+    """Raised by a task to fail its step with a chosen status and properties; both reach `onErr`.
+
+    Properties stand beside the members `error`, `statusCode` and `trace` of `onErr` and cannot take their names.
+    """
 
     def __init__(self, message: str, *, status: int = 500, **properties: Any) -> None:
         super().__init__(message)

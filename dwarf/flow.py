@@ -233,11 +233,15 @@ class Flow(TypedReads):
         self._goto = check_text("a goto target", task_name)
 
     def sleep(self, duration: Duration) -> None:
-        """Keep the next step, or the next attempt, from starting before `duration` has passed. The last call counts."""
+        """Keep the next step, or the next attempt, from starting before `duration` has passed. The last call counts.
+
+        A fan-out delays its branches; at a fan-in only the sleep of the branch that arrives last counts. A step that waits
+        (interrupt, subgraph) is not delayed.
+        """
         self._sleep = max(seconds_of(duration, "a sleep"), 0.0)
 
     def retry(self, initial_delay: Duration, multiplier: float = 2.0, max_delay: Duration = 0, give_up_after: Duration = 0) -> bool:
-        """Ask for another attempt of this step and return True, or False when it would not start before `give_up_after`.
+        """Ask for another attempt of this step and return True, or False when it would start past `give_up_after`.
 
         Waits `initial_delay * multiplier ** attempt`, at most `max_delay` (0: no limit). Writes made so far are kept.
         The last call counts: a refusal takes an earlier request back.

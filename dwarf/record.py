@@ -97,8 +97,8 @@ class Record(msgspec.Struct, kw_only=True):
 
     History: `status`, `via`, `goto`, `error`, `changes`, `contribution` (where the branch's differs from `changes`),
     `snapshot` (a document of `dwarf.inputs`). Successor: `task`, `base`, `delta` (None keeps the row's old one),
-    `delta_always` (also when the successor starts at once), `delay` in seconds. `outcome` is the status a closed flow
-    gets, with `final_state` and `error`; a closed branch gets it as `status`. `kept` are the writes that a retried or
+    `delta_always` (also when the successor starts at once), `delay` in seconds. A flow that closes gets the
+    `status` of its step, with `final_state` and `error`. `kept` are the writes that a retried or
     parked step keeps.
     """
 

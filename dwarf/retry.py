@@ -9,13 +9,13 @@ import msgspec
 from dwarf.durations import Duration, seconds_of
 from dwarf.errors import InvalidArgument
 
-_YEARS_100 = 100 * 365 * 86_400.0  # a wait longer than this is a way to say "never"; it keeps dates in range
+_YEARS_100 = 100 * 365 * 86_400.0  # a wait longer than this is a way to say "never"; it keeps one wait in range
 
 
 class Backoff(msgspec.Struct, frozen=True):
     """Delay `initial * multiplier ** attempt` seconds, at most `max_delay` when that is above 0.
 
-    No attempt is granted that would start `give_up_after` seconds or more after the step's creation; 0 and less never
+    No attempt is granted that would start later than `give_up_after` seconds after the step's creation; 0 and less never
     give up.
     """
 

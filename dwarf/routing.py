@@ -1,6 +1,6 @@
 """Which transitions leave a finished step: from (graph, task, what it asked for, the state it leaves) to a `Route`.
 
-Pure choice: nothing is folded, stored or counted here. `route_error` and `route_goto` serve what a task raised or asked
+Pure choice: nothing is folded, stored or counted here. `error_target` and `route_goto` serve what a task raised or asked
 for; `route_normal` evaluates switches, conditions and forEach fields over the state as folded.
 """
 

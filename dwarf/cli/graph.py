@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dwarf.testing.reference import ReferenceRun
 
 
+_FORMS = {".svg": "svg", ".json": "json", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid"}
+
+
 @click.group()
 def graph() -> None:
     """Check, draw and simulate graphs. TARGET is MODULE:ATTRIBUTE[:URL], an App's graph or a Graph."""
@@ -41,12 +44,17 @@ def check(target: str) -> int:
 def render(target: str, form: str | None, output: Path | None) -> int:
     """Draw a graph as Mermaid or SVG, or print its JSON form. Invalid graphs are drawn too."""
     _, found, _ = load_target(target)
-    form = form or ({".svg": "svg", ".json": "json"}.get(output.suffix, "mermaid") if output else "mermaid")
+    form = form or (_FORMS.get(output.suffix, "") if output else "mermaid")
+    if not form:
+        raise InvalidArgument(f"{output}: the ending says nothing about the format; end with {' '.join(_FORMS)} or pass --format")
     text = found.to_svg() if form == "svg" else found.to_json().decode() if form == "json" else found.to_mermaid()
     if output is None:
         click.echo(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InvalidArgument(f"cannot write {output}: {error.strerror}") from None
         click.echo(f"wrote {output}", err=True)
     return 0
 
@@ -66,7 +74,7 @@ def simulate(target: str, state: str, seed: int, answers: tuple[str, ...], as_js
 
     app, found, _ = load_target(target)
     if app is None:
-        raise InvalidArgument(f"{target!r} is a graph without tasks; name an App to simulate it")
+        raise InvalidArgument(f"{target!r} is a bare Graph, which has no functions to run; name the App that has it")
     run = ReferenceRun(found, app, _json(state, "--state"), seed=seed)
     outcome = run.advance()
     for answer in answers:
@@ -87,6 +95,8 @@ def _json(text: str, option: str) -> Any:
             source = Path(text[1:]).read_text(encoding="utf-8")
         except OSError as error:
             raise InvalidArgument(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"{option}: {text[1:]} is not UTF-8") from None
     try:
         return json.loads(source)
     except ValueError as error:
@@ -95,10 +105,14 @@ def _json(text: str, option: str) -> Any:
 
 def _print(run: ReferenceRun) -> None:
     outcome = run.outcome
-    for step in run.steps:
+    shown = [("", step) for step in reversed(run.steps)]
+    while shown:
+        prefix, step = shown.pop()
         route = "" if step.via == "normal" else f" ({step.via})"
         again = f" after {step.attempt} retries" if step.attempt else ""
-        click.echo(f"{step.path:<14} {step.task:<20} {step.status}{again}{route}  {json.dumps(step.changes, ensure_ascii=False)}")
+        click.echo(f"{prefix + step.path:<14} {step.task:<20} {step.status}{again}{route}  {json.dumps(step.changes, ensure_ascii=False)}")
+        if step.child is not None:
+            shown += [(f"{prefix}{step.path} > ", inner) for inner in reversed(step.child.steps)]
     click.echo(f"\n{outcome.status} after {run.now:g} s of simulated time")
     if outcome.status is Status.INTERRUPTED:
         click.echo(f"waits for an answer to {json.dumps(dict(outcome.interrupt_payload), ensure_ascii=False)}")

@@ -32,13 +32,18 @@ def load_target(target: str) -> tuple[App | None, Graph, str]:
     if not url and len(known) == 1:
         url = known[0]
     if url not in known:
-        raise InvalidArgument(f"{module_name}:{attribute} has no graph {url!r}; it has {', '.join(known) or 'none'}")
+        place = f"{module_name}:{attribute}"
+        if not url and known:
+            raise InvalidArgument(f"{place} has {len(known)} graphs; name one: {' or '.join(f'{place}:{one}' for one in known)}")
+        raise InvalidArgument(f"{place} has no graph {url!r}; it has {', '.join(known) or 'none'}")
     return found, asyncio.run(found.load_graph(url)), url
 
 
 def _attribute(module_name: str, attribute: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
+    if module_name.startswith(".") or "/" in module_name or module_name.endswith(".py"):
+        raise InvalidArgument(f"{module_name!r} is no module name: write it as in an import, such as examples.checkout")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -59,6 +59,7 @@ class App:
         `aliases` are old URLs of the task. `idempotent` and `durable_before` are for chains: the task may run again for
         a crash elsewhere in the chain; what went before is recorded before the task starts.
         """
+        _check_called(url, "task")
 
         def register(function: F) -> F:
             task = TaskFunction(
@@ -82,6 +83,7 @@ class App:
 
     def graph(self, url: str) -> Callable[[F], F]:
         """Register the decorated function, which returns a Graph, under `url`; it is called once, when the graph is first needed."""
+        _check_called(url, "graph")
 
         def register(function: F) -> F:
             _check_graph_function(url, function)
@@ -186,6 +188,11 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App: {len(self._tasks)} tasks, {len(self._graphs)} graphs, {len(self._mounts)} mounts>"
+
+
+def _check_called(url: object, decorator: str) -> None:
+    if callable(url):
+        raise InvalidArgument(f'@app.{decorator} stands without its URL: write @app.{decorator}("url")')
 
 
 def _check_graph_function(url: object, function: object) -> None:

@@ -63,6 +63,12 @@ def read_parameters(function: Callable[..., Any], what: str) -> tuple[Parameter,
     resolve = _Annotations(function)
     read = [_read(parameter, resolve, f"{what}: parameter {parameter.name!r}") for parameter in given]
     bare = [parameter.name for parameter in given if parameter.annotation is parameter.empty]
+    for parameter in given:
+        if _keeps_its_default(parameter):
+            raise InvalidArgument(
+                f"{what}: parameter {parameter.name!r} has a default but no annotation;"
+                f" annotate it with the type of the state field it is to receive, or with Flow"
+            )
     annotated = [parameter.name for parameter, raw in zip(read, given, strict=True) if parameter.is_flow and raw.name not in bare]
     for name in bare[0 if annotated else 1 :]:
         first = (annotated or bare)[0]

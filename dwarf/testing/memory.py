@@ -102,6 +102,7 @@ class Store:
         self._state, self._reducers = state, reducers
         self._rows: dict[int, Row] = {}
         self._history: dict[Position, HistoryRow] = {}
+        self._last: dict[int, int] = {}  # the last finished step of each branch
         self._contributions: dict[int, Changes] = {}
         self._documents: dict[Position, bytes] = {}
         self._steps: dict[Position, TraceStep] = {}
@@ -150,7 +151,7 @@ class Store:
         members = []
         for ordinal in range(row.expanded):
             branch = source.fan_first + ordinal
-            last = self._history[branch, max(seq for at, seq in self._history if at == branch)]
+            last = self._history[branch, self._last[branch]]
             members.append(Member(ordinal, last.status, self._contributions[branch], last.error, step_id(branch, last.seq)))
         return members
 
@@ -243,6 +244,7 @@ class Store:
         self._history[at] = HistoryRow(
             branch=row.branch, seq=row.seq, task=row.task, status=record.status, via=record.via, changes=changes, error=record.error,
         )  # fmt: skip
+        self._last[row.branch] = row.seq
         step = self._show(row)
         step.status, step.via, step.error, step.ended_at = record.status, record.via.name.lower(), record.error, now
         step.changes = {field: State.of({field: raw}).get(field) for field, raw in changes.fields.items()}

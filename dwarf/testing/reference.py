@@ -1,7 +1,8 @@
 """The reference runner: a graph with Python callables, run to its end in memory, one step at a time.
 
 It repeats `decide` and is otherwise as plain as can be: rows and history are dicts, time is a number, and the ready step
-that runs next is drawn by a seeded choice, so that every order can be tried and any can be repeated. Counting arrivals
+that runs next is drawn by a seeded choice, so that every order can be tried and any can be repeated. The lifespan of an App is
+not entered: `flow.resources` is None. Counting arrivals
 and storing are done here, apart from `decide`, the way a database would do them: inputs are kept as the bytes of their
 documents and read back. It is the oracle for property tests, and what `dwarf graph simulate` runs.
 """
@@ -27,6 +28,7 @@ from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.run import run_async, run_sync
 from dwarf.inputs import Input
 from dwarf.keys import FlowKey, flow_id, step_id
+from dwarf.limits import SUBGRAPH_DEPTH_MAX
 from dwarf.outcome import Outcome, clean_reason
 from dwarf.rebuild import Rebuild
 from dwarf.record import ClaimedStep, Kind, Record, Todo
@@ -39,6 +41,7 @@ T = TypeVar("T")
 
 STEPS_MAX = 100_000
 _EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_SECONDS_MAX = 7_000 * 365 * 86_400.0
 
 
 def run(
@@ -73,7 +76,7 @@ class _World:
         self.steps_left = STEPS_MAX
 
     def time(self) -> datetime.datetime:
-        return _EPOCH + datetime.timedelta(seconds=self.now)
+        return _time(self.now)
 
     def graph_at(self, url: str) -> Graph:
         """Return the graph that a subgraph call names, validated. Raises what loading and validating it raise."""
@@ -89,7 +92,7 @@ class _World:
         self.steps_left -= 1
         if self.steps_left < 0:
             raise DwarfError(f"the reference runner gave up after {STEPS_MAX} steps: does the graph end?")
-        task = self.tasks.get(url)
+        task = self.app.task_for(url) if self.app else self.tasks.get(url)
         if task is None:
             return flow.effect(failure_of(NotFound(f"no task is registered for {url!r}")))
         return _finish(run_async(task, flow)) if task.is_async else run_sync(task, flow)
@@ -97,6 +100,8 @@ class _World:
 
 class ReferenceRun:
     """One flow, its steps, and what can be done to it from outside. Children are runs of their own."""
+
+    _nesting: int
 
     def __init__(
         self,
@@ -110,10 +115,15 @@ class ReferenceRun:
     ) -> None:
         """Create the flow; nothing runs yet. `graphs` are the graphs that subgraph calls may name; an App brings its own."""
         given = State.from_json(encode_object(baggage, "baggage"))
+        self._url = graph.name if isinstance(graph, Graph) else ""
         self._open(_World(tasks, graphs or {}, seed, given), graph, encode_object(state, "the initial state"), None)
 
     def _open(self, world: _World, graph: Graph, state: bytes, caller: tuple[ReferenceRun, Row] | None) -> None:
+        if not isinstance(graph, Graph):
+            raise InvalidArgument(f"the reference runner runs a Graph, not {type(graph).__name__}")
         graph.validate()
+        self._nesting = caller[0]._nesting + 1 if caller else 0
+        self._created_at = world.now
         self._world, self._graph, self._caller = world, Graph.from_json(graph.to_json()), caller  # frozen as it is now
         world.flows += 1
         self.key = FlowKey(1, flow_id(0, world.flows), f"{world.flows:016x}")
@@ -268,6 +278,9 @@ class ReferenceRun:
         effect = self._world.execute(url, self._flow(row, step, url))
         self._store.runs.append((self._store.path(row), row.attempt))
         if isinstance(effect.park, Subgraph):
+            if self._nesting >= SUBGRAPH_DEPTH_MAX:
+                text = f"task {row.task!r}: subgraphs are nested {SUBGRAPH_DEPTH_MAX} deep; no more are allowed"
+                return fail(self._graph, step, engine_failure(text))
             try:
                 self._world.graph_at(effect.park.url)
             except Exception as error:
@@ -278,11 +291,12 @@ class ReferenceRun:
         identity = Identity(
             flow_key=str(self.key),
             step_key=str(self.key.step(step_id(row.branch, row.seq))),
-            workflow_url=self._graph.name,
+            workflow_url=self._url,
             task_name=row.task,
             task_url=url,
             attempt=row.attempt,
-            step_created_at=_EPOCH + datetime.timedelta(seconds=row.created_at),
+            created_at=_time(self._created_at),
+            step_created_at=_time(row.created_at),
             updated_at=self._world.time(),
         )
         return Flow(step.input.state, identity=identity, past=row.past, baggage=self._world.baggage, clock=self._world.time)
@@ -305,6 +319,7 @@ class ReferenceRun:
 
     def _spawn(self, row: Row, url: str, state: bytes) -> ReferenceRun:
         child = ReferenceRun.__new__(ReferenceRun)
+        child._url = url
         child._open(self._world, self._world.graph_at(url), state, (self, row))
         return child
 
@@ -330,9 +345,16 @@ class ReferenceRun:
         row.wake(run._world.now)
 
 
+def _time(seconds: float) -> datetime.datetime:
+    """Return a simulated time; what lies behind the last year that has a date stays in that year."""
+    return _EPOCH + datetime.timedelta(seconds=min(seconds, _SECONDS_MAX))
+
+
 def _task_functions(tasks: Mapping[str, Callable[..., Any]] | App) -> Mapping[str, TaskFunction]:
     if isinstance(tasks, App):
         return tasks.tasks
+    if not isinstance(tasks, Mapping):
+        raise InvalidArgument(f"tasks are an App, or callables by task URL, not {type(tasks).__name__}")
     return {url: task if isinstance(task, TaskFunction) else TaskFunction(url, task) for url, task in tasks.items()}
 
 

@@ -9,6 +9,8 @@ create table dwarf.settings (
   , updated_at timestamptz not null
 );
 
+-- An index of a partitioned table cannot be built concurrently, and there is nothing in it yet.
+-- squawk-ignore require-concurrent-index-creation
 create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id;
 
 -- include functions/settings.sql

@@ -123,7 +123,9 @@ with open_flows as not materialized (
   from open_flows as o cross join
     lateral (
       select x.day from dwarf.flows as x
-      where x.flow_id = o.flow_id and x.day in (o.day, -1) limit 1
+      where x.flow_id = o.flow_id and x.day in (o.day, -1)
+      order by x.day
+      limit 1
     ) as f
   union all
   select

@@ -23,6 +23,7 @@ NOON = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, 
 LIFE_MS = 30_000
 BUDGET_MS = 120_000
 PRIORITY = 3
+TABLES = ("live", "active", "parks", "signals", "history", "flows", "doomed", "peers", "lanes", "graphs")
 SLACK = datetime.timedelta(seconds=30)  # between a step's time budget and its deadline
 
 
@@ -41,6 +42,11 @@ class Desk:
         self.runner = asyncio.Runner()
         self.link = self.do(Connection.open(dsn))
         self.store = Store(self.link)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Remove all rows, and start a session with a lane and a graph."""
+        self.view.execute("; ".join(f"delete from dwarf.{table}" for table in TABLES).encode())
         self.session = self.do(self.store.start_session(1, life_ms=LIFE_MS, now=micros(NOON)))
         (self.graph_id,) = self.do(self.store.put_graphs([(b"h" * 32, "g", "A", b"{}")]))
         lane = self.do(self.store.open_lane(self.session, 0))
@@ -64,9 +70,17 @@ class Desk:
 
     def create(self, count: int = 1, *, claimed: bool = True, at: float = 0, **columns: Any) -> list[int]:
         """Create flows; a column given by name has one value for all."""
-        every = {"tokens": "0" * 16, "workflows": "w", "graph_ids": self.graph_id, "tasks": "A", "inputs": b"{}", "priorities": PRIORITY}
+        every: dict[str, Any] = {
+            "tokens": "0" * 16,
+            "workflows": "w",
+            "graph_ids": self.graph_id,
+            "tasks": "A",
+            "inputs": b"{}",
+            "priorities": PRIORITY,
+        }
         every |= {"budgets_ms": BUDGET_MS, **columns}
-        new = NewFlows(**{name: [value] * count for name, value in every.items()})
+        lists: dict[str, Any] = {name: [value] * count for name, value in every.items()}
+        new = NewFlows(**lists)
         ids, _ = self.do(self.store.create_flows(new, session=self.session if claimed else None, now=micros(minute(at))))
         return ids
 

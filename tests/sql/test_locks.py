@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from dwarf.testing.databases import fresh_database
+from dwarf.testing.postgres import Server
 from tests.sql.scenes import SCENES, TASKS, graphs
 from tests.sql.stops import KEYS, LIVE, Stage, Stop
 
@@ -54,10 +56,11 @@ PATHS = {
 }
 
 
-@pytest.fixture
-def stage(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr("dwarf.decide.SLICE_BRANCHES_MAX", 2)
-    with Stage(database, graphs(), TASKS) as stage:
+@pytest.fixture(scope="module")
+def stage(pg: Server) -> Iterator[Stage]:
+    """One for all scenes: each is built anew."""
+    with pytest.MonkeyPatch.context() as patch, fresh_database(pg, "locks") as dsn, Stage(dsn, graphs(), TASKS) as stage:
+        patch.setattr("dwarf.decide.SLICE_BRANCHES_MAX", 2)
         yield stage
 
 

@@ -22,6 +22,8 @@ import pytest
 
 from dwarf.batch import lay_out
 from dwarf.store import Lane, Recorded
+from dwarf.testing.databases import fresh_database
+from dwarf.testing.postgres import Server
 from tests.sql.scenes import SCENES, TASKS, graphs
 from tests.sql.stops import STAGE_LANE, Act, Race, Scene, Stage
 
@@ -249,9 +251,16 @@ def outcomes() -> dict[str, dict[tuple[str, str], str]]:
 EXPECTED = outcomes()
 
 
+@pytest.fixture(scope="module")
+def stage(pg: Server) -> Iterator[Stage]:
+    """One for all scenes: each is built anew."""
+    with pytest.MonkeyPatch.context() as patch, fresh_database(pg, "races") as dsn, Stage(dsn, graphs(), TASKS) as stage:
+        patch.setattr("dwarf.decide.SLICE_BRANCHES_MAX", 2)
+        yield stage
+
+
 @pytest.fixture
-def stage(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr("dwarf.decide.SLICE_BRANCHES_MAX", 2)
+def own_stage(database: str) -> Iterator[Stage]:
     with Stage(database, graphs(), TASKS) as stage:
         yield stage
 
@@ -301,70 +310,72 @@ def one_row_of_two(stage: Stage) -> Scene:
 
 
 @pytest.mark.row("G16")
-def test_a_lane_is_not_opened_before_the_batch_that_is_committing_in_it_has_ended(stage: Stage) -> None:
-    scene = stage.set_up(one_row_of_two)
-    acts, player = scene.acts, stage.players["A"]
+def test_a_lane_is_not_opened_before_the_batch_that_is_committing_in_it_has_ended(own_stage: Stage) -> None:
+    scene = own_stage.set_up(one_row_of_two)
+    acts, player = scene.acts, own_stage.players["A"]
     epoch, number = player.lanes[STAGE_LANE]
-    holder = stage.hold(stage.point(scene, "row 1.0"))
-    record = stage.start(acts["advance"])
-    assert stage.blockers(acts["advance"], record) == [holder.info.backend_pid]
-    opened = stage.start(acts["open"])
-    assert stage.blockers(acts["open"], opened) == [acts["advance"].session.pid]
+    holder = own_stage.hold(own_stage.point(scene, "row 1.0"))
+    record = own_stage.start(acts["advance"])
+    assert own_stage.blockers(acts["advance"], record) == [holder.info.backend_pid]
+    opened = own_stage.start(acts["open"])
+    assert own_stage.blockers(acts["open"], opened) == [acts["advance"].session.pid]
     holder.rollback()
     assert record.result() == "ok-+"
     assert opened.result() == Lane(epoch + 1, number + 1, [1])
 
 
 @pytest.mark.row("G16")
-def test_a_lane_that_cannot_be_opened_is_opened_once_its_backend_is_ended(stage: Stage) -> None:
-    scene = stage.set_up(one_row_of_two)
-    acts, player, before = scene.acts, stage.players["A"], stage.dump()
+def test_a_lane_that_cannot_be_opened_is_opened_once_its_backend_is_ended(own_stage: Stage) -> None:
+    scene = own_stage.set_up(one_row_of_two)
+    acts, player, before = scene.acts, own_stage.players["A"], own_stage.dump()
     epoch, number = player.lanes[STAGE_LANE]
     opener = acts["open"].session
-    with stage.stopped(acts["advance"], stage.point(scene, "row 1.0")):
+    with own_stage.stopped(acts["advance"], own_stage.point(scene, "row 1.0")):
         opener.do(opener.link.execute(b"set lock_timeout = '50ms'"))
         with pytest.raises(psycopg.errors.LockNotAvailable):
             acts["open"].call()
-        stage.all("select pg_terminate_backend(%s)", acts["advance"].session.pid)
+        own_stage.all("select pg_terminate_backend(%s)", acts["advance"].session.pid)
         opener.do(opener.link.execute(b"reset lock_timeout"))
         assert acts["open"].call() == Lane(epoch + 1, number, [])
-    assert stage.dump() == before
+    assert own_stage.dump() == before
     acts["advance"].session.open()
     assert acts["advance"].call() == "stale", "the old epoch records nothing more"
-    assert stage.dump() == before
+    assert own_stage.dump() == before
     player.lanes[STAGE_LANE] = [epoch + 1, number]
     assert acts["advance"].call() == "ok-+"
-    assert stage.faults() == []
+    assert own_stage.faults() == []
 
 
-def test_a_batch_that_is_sent_twice_at_once_is_recorded_once(stage: Stage) -> None:
-    scene = stage.set_up(one_row_of_two)
-    act, player = scene.acts["advance"], stage.players["A"]
+def test_a_batch_that_is_sent_twice_at_once_is_recorded_once(own_stage: Stage) -> None:
+    scene = own_stage.set_up(one_row_of_two)
+    act, player = scene.acts["advance"], own_stage.players["A"]
     epoch, number = player.lanes[STAGE_LANE]
-    batch = lay_out(stage.players["A"].work([]))
-    again = stage.verb("again", lambda store, now: store.record((player.session, STAGE_LANE, epoch, number + 1), batch, now=now), minutes=9)
-    holder = stage.hold(stage.point(scene, "row 1.0"))
-    record = stage.start(act)
-    assert stage.blockers(act, record) == [holder.info.backend_pid]
-    repeat = stage.start(again)
-    assert stage.blockers(again, repeat) == [act.session.pid]
+    batch = lay_out(own_stage.players["A"].work([]))
+    again = own_stage.verb(
+        "again", lambda store, now: store.record((player.session, STAGE_LANE, epoch, number + 1), batch, now=now), minutes=9
+    )
+    holder = own_stage.hold(own_stage.point(scene, "row 1.0"))
+    record = own_stage.start(act)
+    assert own_stage.blockers(act, record) == [holder.info.backend_pid]
+    repeat = own_stage.start(again)
+    assert own_stage.blockers(again, repeat) == [act.session.pid]
     holder.rollback()
     assert record.result() == "ok-+"
     assert repeat.result() == Recorded("repeated", [1], [], [])
 
 
-def test_a_batch_of_an_older_number_is_repeated_and_one_of_an_older_epoch_is_stale(stage: Stage) -> None:
-    acts, player = stage.set_up(one_row_of_two).acts, stage.players["A"]
+def test_a_batch_of_an_older_number_is_repeated_and_one_of_an_older_epoch_is_stale(own_stage: Stage) -> None:
+    acts, player = own_stage.set_up(one_row_of_two).acts, own_stage.players["A"]
     assert acts["advance"].call() == "ok-+"
-    after = stage.dump()
+    after = own_stage.dump()
     epoch, number = player.lanes[STAGE_LANE]
-    entries = stage.entries("A", stage.rows("B"))
+    entries = own_stage.entries("A", own_stage.rows("B"))
     for old, state in ((number, "repeated-"), (number - 1, "repeated+"), (0, "repeated+")):
-        assert stage.record("A", entries, number=old).call() == state, "what the last batch missed is known, of older ones nothing"
+        assert own_stage.record("A", entries, number=old).call() == state, "what the last batch missed is known, of older ones nothing"
     acts["open"].call()
     for later in (number, number + 1, number + 1_000_000):
-        assert stage.record("A", entries, number=later).call() == "stale"
-    stage.players["A"].lanes[STAGE_LANE] = [epoch, number]
-    assert [row for row in stage.dump()["history"] if row not in after["history"]] == []
-    stage.players["A"].lanes[STAGE_LANE] = [epoch + 1, number]
-    assert stage.record("A", entries).call() == "ok+"
+        assert own_stage.record("A", entries, number=later).call() == "stale"
+    own_stage.players["A"].lanes[STAGE_LANE] = [epoch, number]
+    assert [row for row in own_stage.dump()["history"] if row not in after["history"]] == []
+    own_stage.players["A"].lanes[STAGE_LANE] = [epoch + 1, number]
+    assert own_stage.record("A", entries).call() == "ok+"

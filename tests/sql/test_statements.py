@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,8 @@ from dwarf.record import Child, Kind, NewBranch, Via
 from dwarf.rows import ChangesRow, DocumentRow, MemberRow, ParkRow, SignalRow, SourceRow, SweptRow
 from dwarf.status import StepStatus
 from dwarf.store import Lane, NewFlows
+from dwarf.testing.databases import fresh_database
+from dwarf.testing.postgres import Server
 from tests.sql.desk import BUDGET_MS, LIFE_MS, NOON, SLACK, Desk, differences, entry, flatten, minute, present
 
 COMPLETED, FAILED, CANCELLED = StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED
@@ -26,10 +28,17 @@ ODD = pytest.mark.parametrize("document", [NUL, LARGE, b"{}"], ids=["nul", "larg
 DEADLINE = datetime.timedelta(milliseconds=BUDGET_MS) + SLACK
 
 
-@pytest.fixture
-def desk(database: str) -> Iterator[Desk]:
-    with Desk(database) as desk:
+@pytest.fixture(scope="module")
+def module_desk(pg: Server) -> Iterator[Desk]:
+    with fresh_database(pg, "statements") as dsn, Desk(dsn) as desk:
         yield desk
+
+
+@pytest.fixture
+def desk(module_desk: Desk) -> Desk:
+    """A desk in an empty database. Its connection has run the statements before, as those of a dispatcher have."""
+    module_desk.begin_anew()
+    return module_desk
 
 
 def cohort(desk: Desk, size: int, *, claimed: bool = True, **parts: Any) -> tuple[int, int]:
@@ -93,7 +102,7 @@ def test_a_flow_as_it_is_created(desk: Desk) -> None:
 
 def test_flows_as_their_options_say(desk: Desk) -> None:
     [first] = desk.create()
-    options = {
+    options: dict[str, Any] = {
         "fairness_keys": "k",
         "weights": 2.5,
         "baggage": b'{"b":1}',
@@ -204,7 +213,7 @@ def test_a_record_applies_to_its_own_claim_alone_and_a_success_to_a_released_row
     }
     entries = []
     for flow_id, (_, lease, seq) in zip(ids, states, strict=True):
-        rest = {name: value for name, value in parts.items() if what not in make or name == "first_branch"}
+        rest: dict[str, Any] = {name: value for name, value in parts.items() if what not in make or name == "first_branch"}
         entries.append(make.get(what, entry)(flow_id, **rest, lease=3 + lease, seq=3 + seq))
     applies = {
         flow_id
@@ -249,7 +258,15 @@ def test_an_advance(desk: Desk, hot: bool) -> None:
 def test_an_advance_off_the_linear_path(desk: Desk, hot: bool) -> None:
     flow_id, first = cohort(desk, 1, delta=b'{"x":1}')
     before = desk.row(flow_id, first)
-    record = {"task": "V", "via": Via.ERROR, "goto": "V", "error": "oops", "changes": b'{"a":1}', "delta": b'{"d":1}', "delta_always": True}
+    record: dict[str, Any] = {
+        "task": "V",
+        "via": Via.ERROR,
+        "goto": "V",
+        "error": "oops",
+        "changes": b'{"a":1}',
+        "delta": b'{"d":1}',
+        "delta_always": True,
+    }
     desk.applied(entry(flow_id, Kind.ADVANCE, branch=first, join_branch=0, hot=hot, **record), at=2)
     common = {"seq": 2, "depth": 3, "lease": 2, "task": "V", "created_at": minute(2), "delta": '{"d":1}', "delta_seq": 1}
     kept = {"started_at": minute(2), "due_at": minute(2) + DEADLINE}
@@ -322,7 +339,14 @@ def test_a_fan_out_in_slices(desk: Desk) -> None:
         [claimed] = desk.claim_these((flow_id, 0), at=2)
         assert (claimed.seq, claimed.todo, claimed.size, claimed.expanded) == (2, 4, 5, branches[0])
         before = desk.row(flow_id)
-        part = {"seq": 2, "lease": claimed.lease, "size": 5, "expanded": branches[-1] + 1, "joining": True, "first_branch": 5 << 20}
+        part: dict[str, Any] = {
+            "seq": 2,
+            "lease": claimed.lease,
+            "size": 5,
+            "expanded": branches[-1] + 1,
+            "joining": True,
+            "first_branch": 5 << 20,
+        }
         desk.applied(fan_out(flow_id, [NewBranch(number, "W") for number in branches], **{**part, "snapshot": None, "task": "J"}), at=3)
         changed = differences(before, desk.row(flow_id))
         for ends in ("owner", "due_at", "expanded"):
@@ -340,7 +364,15 @@ def test_the_last_slice_waits_for_the_branches_that_are_new(desk: Desk) -> None:
     assert desk.applied(arrival(flow_id, 5 << 20), at=2).woke == [(flow_id, 0)] or desk.row(flow_id)["todo"] == 4
     assert desk.row(flow_id)["todo"] == 4, "it still asks for its next slice"
     [claimed] = desk.claim_these((flow_id, 0), at=3)
-    part = {"seq": 2, "lease": claimed.lease, "size": 2, "expanded": 2, "joining": True, "first_branch": 5 << 20, "snapshot": None}
+    part: dict[str, Any] = {
+        "seq": 2,
+        "lease": claimed.lease,
+        "size": 2,
+        "expanded": 2,
+        "joining": True,
+        "first_branch": 5 << 20,
+        "snapshot": None,
+    }
     desk.applied(fan_out(flow_id, [NewBranch(1, "W")], hot_branches=frozenset([1]), **part), at=4)
     assert desk.row(flow_id)["status"] == 3
     assert desk.applied(arrival(flow_id, (5 << 20) + 1), at=5).woke == [(flow_id, 0)]
@@ -463,10 +495,10 @@ def test_a_resume_answers_the_interrupt_that_parked_first_and_then_the_lower_bra
     flow_id, first = cohort(desk, 3)
     desk.applied(interrupt(flow_id, branch=first + 2, join_branch=0), at=2)
     desk.applied(interrupt(flow_id, branch=first + 1, join_branch=0), interrupt(flow_id, branch=first, join_branch=0), at=3)
-    resumed = []
+    resumed: list[int] = []
     while desk.do(desk.store.resume_flow(flow_id, b"{}", now=micros(minute(4)))):
-        resumed.append({row["branch"] for row in desk.all("select branch from dwarf.parks where answer is not null")} - set(resumed))
-        resumed[-1] = resumed[-1].pop()
+        [branch] = {row["branch"] for row in desk.all("select branch from dwarf.parks where answer is not null")} - set(resumed)
+        resumed.append(branch)
     assert resumed == [first + 2, first, first + 1]
     assert not desk.do(desk.store.resume_flow(flow_id, b"{}"))
 
@@ -811,24 +843,29 @@ def test_the_lease_rises_with_every_claim_and_start_and_no_claim_is_ever_like_an
         seen.add((row["seq"], row["lease"]))
         return int(row["lease"])
 
-    def sweep() -> None:
+    def sweep(_lease: int) -> None:
         desk.do(desk.store.sweep(desk.session, life_ms=LIFE_MS, by_session=False, limit=9, now=micros(minute(600))))
 
-    lease = run()
-    for act in (
-        lambda: desk.applied(retry(flow_id, lease=lease)),
-        lambda: desk.applied(entry(flow_id, Kind.NONE, status=PENDING, lease=lease)),
+    def ask_and_answer(lease: int) -> None:
+        desk.applied(interrupt(flow_id, lease=lease, seq=3))
+        assert desk.do(desk.store.resume_flow(flow_id, b"{}"))
+
+    acts: list[Callable[[int], Any]] = [
+        lambda lease: desk.applied(retry(flow_id, lease=lease)),
+        lambda lease: desk.applied(entry(flow_id, Kind.NONE, status=PENDING, lease=lease)),
         sweep,
-        lambda: desk.do(desk.store.release(desk.session, [(flow_id, 0, lease, True)])),
-        lambda: desk.do(desk.store.cancel_flow(flow_id, "")),
-        lambda: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="B", hot=True)),
-        lambda: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="C", seq=2, hot=True, via=Via.ERROR)),
-        lambda: desk.applied(interrupt(flow_id, lease=lease, seq=3)) and desk.do(desk.store.resume_flow(flow_id, b"{}")),
-        lambda: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="D", seq=3, unparks=True)),
-    ):
-        act()
+        lambda lease: desk.do(desk.store.release(desk.session, [(flow_id, 0, lease, True)])),
+        lambda _: desk.do(desk.store.cancel_flow(flow_id, "")),
+        lambda lease: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="B", hot=True)),
+        lambda lease: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="C", seq=2, hot=True, via=Via.ERROR)),
+        ask_and_answer,
+        lambda lease: desk.applied(entry(flow_id, Kind.ADVANCE, lease=lease, task="D", seq=3, unparks=True)),
+    ]
+    lease = run()
+    for act in acts:
+        act(lease)
         lease = run()
-    assert len(seen) == 10
+    assert len(seen) == 1 + len(acts)
 
 
 # ---- sleep, sweep, release ----
@@ -853,7 +890,7 @@ def test_a_sweep_by_deadline(desk: Desk) -> None:
     [flow_id] = desk.create()
     [due] = desk.create(at=-3)
     before = desk.row(due)
-    sweep = {"life_ms": LIFE_MS, "by_session": False, "limit": 10}
+    sweep: dict[str, Any] = {"life_ms": LIFE_MS, "by_session": False, "limit": 10}
     assert desk.do(desk.store.sweep(99, **sweep, now=micros(minute(0)))) == [SweptRow(due, 0, desk.session, "deadline")], "anybody may"
     assert differences(before, desk.row(due)) == {
         "status": 1, "owner": None, "claimable": minute(-3), "started_at": None, "due_at": None
@@ -994,11 +1031,10 @@ def test_blocks_of_branch_numbers_do_not_overlap(desk: Desk) -> None:
     assert blocks[0] >= 1 << 20, "the trunk is 0"
 
 
-def test_signals_are_taken_once_and_in_order(desk: Desk) -> None:
+def test_signals_are_taken_once_and_the_oldest_first(desk: Desk) -> None:
     ids = desk.create(5)
     for flow_id in ids:
         desk.do(desk.store.terminate_flow(flow_id, ""))
     assert desk.do(desk.store.take_signals(desk.session + 1, 10)) == []
-    taken = [desk.do(desk.store.take_signals(desk.session, 2)) for _ in range(4)]
-    assert [[row.flow_id for row in rows] for rows in taken[:3]] == [ids[:2], ids[2:4], ids[4:]]
-    assert taken[3] == []
+    taken = [{row.flow_id for row in desk.do(desk.store.take_signals(desk.session, 2))} for _ in range(4)]
+    assert taken == [{*ids[:2]}, {*ids[2:4]}, {*ids[4:]}, set()]

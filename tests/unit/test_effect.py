@@ -47,7 +47,7 @@ class Teapot(Exception):
         (Teapot("short", status=1000), "short", 500),
         (Teapot("short", status=-404), "short", 500),
         (Teapot("short", status=404.0), "short", 500),
-        (KeyError("x"), "'x'", 500),
+        (KeyError("x"), "KeyError: 'x'", 500),
         (ValueError(), "ValueError", 500),
         (TimeoutError(), "TimeoutError", 500),
         (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), "two (2 sub-exceptions)", 500),
