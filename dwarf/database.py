@@ -145,6 +145,7 @@ class Connection:
         self._on_loss = on_loss
         self._waiter: asyncio.Future[PGresult] | None = None  # whose result is under way
         self._drained: asyncio.Future[None] | None = None  # set while an abandoned statement runs on
+        self._drain_timer: asyncio.TimerHandle | None = None
         self._result: PGresult | None = None
         self._writing = False
         self._formats: dict[int, list[int]] = {}
@@ -322,16 +323,21 @@ class Connection:
             return
         self._waiter = None
         self._drained = self._loop.create_future()
-        timer = self._loop.call_later(DRAIN_SECONDS_MAX, self.close)
-        self._drained.add_done_callback(lambda _: timer.cancel())
+        self._drain_timer = self._loop.call_later(DRAIN_SECONDS_MAX, self.close)
 
     def _end_drain(self) -> None:
-        assert self._drained is not None
         if self._pgconn.transaction_status == TransactionStatus.IDLE:
-            drained, self._drained = self._drained, None
-            drained.set_result(None)
+            self._settle()
         else:
             self.close()
+
+    def _settle(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.set_result(None)
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     def _lose(self, error: psycopg.OperationalError) -> None:
         """Close for good. The server's last words, if there were any, say more than the broken socket."""
@@ -352,11 +358,9 @@ class Connection:
         if self._writing:
             self._loop.remove_writer(self._socket)
         waiter, self._waiter = self._waiter, None
-        drained, self._drained = self._drained, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(reason)
-        if drained is not None:
-            drained.set_result(None)
+        self._settle()
         if self._on_loss is not None:
             self._on_loss()
 

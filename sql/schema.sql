@@ -391,6 +391,7 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/create_keyed_v1.sql
 -- include functions/outcome_v1.sql
 -- include functions/gauges_v1.sql
+-- include functions/lists_v1.sql
 -- include functions/checks.sql
 -- include functions/create_flow.sql
 -- include functions/resume_flow.sql

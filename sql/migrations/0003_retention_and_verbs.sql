@@ -1,4 +1,4 @@
--- purpose: partitions and retention, deletes, expiration, idempotency, outcomes, gauges, and the verbs for SQL
+-- purpose: partitions and retention, deletes, expiration, idempotency, outcomes, lists, gauges, and the verbs for SQL
 -- lock: share on dwarf.flows while its index is built, which is short before there are flows
 -- transactional: yes
 -- breaking: no
@@ -24,6 +24,7 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/create_keyed_v1.sql
 -- include functions/outcome_v1.sql
 -- include functions/gauges_v1.sql
+-- include functions/lists_v1.sql
 -- include functions/checks.sql
 -- include functions/create_flow.sql
 -- include functions/resume_flow.sql

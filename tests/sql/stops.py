@@ -120,7 +120,7 @@ class Stage:
     def __init__(self, dsn: str, graphs: Mapping[str, Graph], tasks: Mapping[str, Callable[[Flow], Any]]) -> None:
         self.dsn = dsn
         self.guarded = guarded = make_conninfo(dsn, options=GUARDS)
-        self.observer = psycopg.connect(dsn, autocommit=True)
+        self.observer = psycopg.connect(guarded, autocommit=True)
         self.observer.execute("select dwarf.ensure_partitions(1, %s)", (NOON,))
         names = ("A", "B")
         self.players = {name: Player(guarded, graphs, tasks, seed=seed, now=NOON) for seed, name in enumerate(names)}
@@ -151,13 +151,17 @@ class Stage:
         return self.sessions[name]
 
     def clear(self) -> None:
-        """Begin anew, with the same sessions."""
+        """Begin anew, with the same sessions, whatever became of the last scene."""
+        for holder in self.holders:
+            holder.rollback()
+        for session in self.sessions.values():
+            if not session.link.is_open:
+                session.open()
         self.observer.execute("truncate " + ", ".join(f"dwarf.{table}" for table in TABLES))
         self.roots.clear()
-        for name, player in self.players.items():
+        for player in self.players.values():
             player.now = NOON
             player.runs = 0
-            assert self.sessions[name].link.is_open
 
     # Getting there
 
@@ -245,6 +249,7 @@ class Stage:
             self.observer.execute("select stash.restore()")
         else:
             self.clear()
+            self.paths.clear()
             self.built = (build, build(self))
             self.stash()
         return self.built[1]

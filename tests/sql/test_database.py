@@ -7,12 +7,10 @@ import contextlib
 import gc
 import os
 import random
-import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -264,6 +262,7 @@ def test_after_a_cancelled_caller_the_statement_runs_on_and_its_result_is_droppe
             assert not connection.is_idle
             await holder.execute(b"commit")
             assert await echo(connection, 1) == 1, "the next statement waits for the abandoned one, and gets its own result"
+            assert connection._drain_timer is None, "it is not closed later for what is over"
             assert arrays.read_int8(column(await connection.execute(b"select x from t"), 0)) == [7]
 
     run(body())
@@ -327,6 +326,26 @@ def test_an_abandoned_statement_that_leaves_a_transaction_open_closes_the_connec
             await cancelled(task)
             assert await connection.settle() is False
             assert not connection.is_open
+
+    run(body())
+
+
+@pytest.mark.parametrize(("statement", "is_usable"), [(b"begin", False), (b"select 1", True)])
+def test_a_cancellation_in_the_moment_of_the_result(run: Run, empty_database: str, statement: bytes, is_usable: bool) -> None:
+    async def body() -> None:
+        async with opened(empty_database) as connection:
+            task = asyncio.ensure_future(connection.execute(statement))
+            complete_result = connection._complete
+
+            def complete_and_cancel() -> None:
+                complete_result()
+                task.cancel()
+
+            connection._complete = complete_and_cancel  # type: ignore[method-assign]
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            connection._complete = complete_result  # type: ignore[method-assign]
+            assert await connection.settle() is is_usable
 
     run(body())
 
@@ -402,66 +421,33 @@ def test_connecting_can_be_cancelled_and_leaves_no_socket(run: Run, empty_databa
 # ---- loss ----
 
 
-class Proxy:
-    """Stands between a client and a server, until it passes nothing on any more and keeps the sockets open."""
-
-    def __init__(self, server_dsn: str, folder: Path) -> None:
-        place = conninfo_to_dict(server_dsn)
-        self.target = f"{place['host']}/.s.PGSQL.{place['port']}"
-        self.folder = folder
-        self.is_stuck = False
-        self.tasks: list[asyncio.Task[None] | None] = []
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(65_536):
-            if self.is_stuck:
-                await asyncio.Event().wait()
-            writer.write(chunk)
-        writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.tasks.append(asyncio.current_task())
-        other_reader, other_writer = await asyncio.open_unix_connection(self.target)
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(self._pass(reader, other_writer), self._pass(other_reader, writer))
-        writer.close()
-        other_writer.close()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        self.folder.mkdir()
-        server = await asyncio.start_unix_server(self._serve, self.folder / ".s.PGSQL.5432")
-        try:
-            yield
-        finally:
-            server.close()
-            tasks = [task for task in self.tasks if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks)
-            shutil.rmtree(self.folder)
-
-
 def test_a_server_that_never_answers_does_not_hold_a_cancelled_caller(
-    run: Run, pg: Server, empty_database: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stopped processes keep their sockets open and say nothing, like a server behind a network that swallows all."""
     monkeypatch.setattr(database, "DRAIN_SECONDS_MAX", 0.01)
     monkeypatch.setattr(database, "CANCEL_SECONDS_MAX", 0.01)
-    assert pg.folder is not None
-    folder = pg.folder / f"proxy-{os.getpid()}"
+    assert own_server.folder is not None
+    postmaster = int((own_server.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     async def body() -> None:
-        proxy = Proxy(pg.dsn(), folder)
-        async with proxy.running(), opened(make_conninfo(empty_database, host=str(folder))) as connection:
-            proxy.is_stuck = True
-            task = asyncio.ensure_future(echo(connection, 1))
-            await asyncio.sleep(0)
-            await cancelled(task)
-            assert await connection.settle() is False
-            connecting = asyncio.ensure_future(Connection.open(make_conninfo(empty_database, host=str(folder))))
-            await asyncio.sleep(0.01)
-            await cancelled(connecting)
-            await eventually(lambda: not database._closing)
+        async with opened(own_server.dsn()) as connection:
+            stopped = [postmaster, connection.backend_pid]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                task = asyncio.ensure_future(echo(connection, 1))
+                await asyncio.sleep(0)
+                await cancelled(task)
+                assert await connection.settle() is False
+                connecting = asyncio.ensure_future(Connection.open(own_server.dsn()))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                await cancelled(connecting)
+                await eventually(lambda: not database._closing)
+            finally:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
 
     run(body())
 

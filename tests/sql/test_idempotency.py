@@ -89,8 +89,7 @@ def test_a_key_that_leads_nowhere_is_taken_over(player: Player) -> None:
 @pytest.mark.parametrize("commits", [True, False])
 def test_whoever_comes_second_waits_for_the_first(player: Player, database: str, until: Until, commits: bool) -> None:
     with psycopg.connect(database, row_factory=namedtuple_row) as first:
-        made = first.execute(CREATE, values(player)).fetchone()
-        assert made is not None
+        [made] = list[Any](first.execute(CREATE, values(player)).fetchall())
         with beside(database, lambda: create(player, token="b" * 16), until, player.connection.info.backend_pid) as answer:
             first.commit() if commits else first.rollback()
     assert (answer[0].state, answer[0].token) == (("existing", "a" * 16) if commits else ("created", "b" * 16))
@@ -118,8 +117,7 @@ def test_many_at_once_make_one_flow(player: Player, database: str) -> None:
         try:
             with psycopg.connect(database, autocommit=True, row_factory=namedtuple_row) as connection:
                 start.wait()
-                for key in "abcdefgh":
-                    states.append(connection.execute(CREATE, values(player, key, token=f"{number:016x}")).fetchone())
+                states.extend([connection.execute(CREATE, values(player, key, token=f"{number:016x}")).fetchone() for key in "abcdefgh"])
         except BaseException as fault:
             faults.append(fault)
 

@@ -436,6 +436,8 @@ def test_a_turn_that_never_comes_is_an_error(empty_database: str, source: Source
     source.migrate(empty_database)
     source.add("0001_things", TABLE)
     clock = iter(range(0, 10**9, 100))
+    monkeypatch.setitem(migrate.SETTINGS, "statement_timeout", "1s")  # no statement waits for the turn
+    monkeypatch.setitem(migrate.SETTINGS, "lock_timeout", "0")
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with psycopg.connect(empty_database) as holder:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -172,7 +173,9 @@ def test_children_of_a_root_that_ended_late_stay_too(player: Player) -> None:
 
 def test_idempotency_keys_go_with_their_flows_and_stay_with_those_that_stay(player: Player) -> None:
     graph_id = player.graph_ids["line"]
-    create = """select flow_id from dwarf.create_keyed_v1(%s, 'hash', '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
+    create = (
+        """select flow_id from dwarf.create_keyed_v1(%s, 'hash', '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
+    )
     player.one(create, "ended", "line", graph_id, "A", NOON)
     play(player)
     kept = player.one(create, "open", "line", graph_id, "A", NOON).flow_id
@@ -195,7 +198,7 @@ def test_many_trees_are_moved_a_few_at_a_time(player: Player) -> None:
     play(player)
     moved = [player.one("select dwarf.clear_day_v1(%s, %s, 10) as n", TODAY, NOON + DAY).n for _ in range(4)]
     assert moved == [10, 10, 5, 0]
-    assert days(player, "live") == dict.fromkeys(flows, {KEPT})
+    assert days(player, "live") == {flow: {KEPT} for flow in flows}
 
 
 @pytest.mark.parametrize("before", [NOON.date() + 41 * DAY, NOON.date() + 400 * DAY])
@@ -227,7 +230,7 @@ def test_the_function_for_sql_drops_in_one_transaction(player: Player) -> None:
 # ---- cut short anywhere ----
 
 
-def steps(player: Player) -> Iterator[tuple[str, str]]:
+def steps(player: Player) -> Generator[tuple[str, str], None, None]:
     """The pieces of a drop, each handed out before the statement it asks for is run."""
     while True:
         row = player.one("select * from dwarf.drop_step_v1(%s, p_now => %s)", TODAY + 1, NOON + 40 * DAY)
@@ -371,11 +374,10 @@ def test_a_record_that_commits_first_is_moved_with_the_rest(
     player: Player, database: str, raced: tuple[int, list[Entry]], until: Until
 ) -> None:
     flow_id, entries = raced
-    with psycopg.connect(database, autocommit=True) as mover:
-        move = lambda: mover.execute("select dwarf.move_trees_v1(%s, %s)", ([flow_id], TODAY)).fetchall()
-        with ExitStack() as waiting, uncommitted(player):
-            assert player.record(entries) == []
-            waiting.enter_context(beside(database, move, until, mover.info.backend_pid))
+    with psycopg.connect(database, autocommit=True) as mover, ExitStack() as waiting, uncommitted(player):
+        assert player.record(entries) == []
+        move = partial(mover.execute, "select dwarf.move_trees_v1(%s, %s)", ([flow_id], TODAY))
+        waiting.enter_context(beside(database, move, until, mover.info.backend_pid))
     if player.ended(flow_id) is not None:
         # It ended before the mover got its lock: then it is for the next look, which takes ended flows.
         player.one("select dwarf.move_trees_v1(%s, %s)", [flow_id], TODAY)
@@ -474,5 +476,5 @@ def test_days_are_dropped_under_writers_and_readers(player: Player, database: st
         for thread in threads:
             thread.join()
     assert not faults, faults
-    assert {flow: found for flow, found in days(player, "live").items() if flow in kept} == dict.fromkeys(kept, {KEPT})
+    assert {flow: found for flow, found in days(player, "live").items() if flow in kept} == {flow: {KEPT} for flow in kept}
     assert broken(database) == []

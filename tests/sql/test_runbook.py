@@ -138,6 +138,13 @@ def test_partitions_and_their_sizes(player: Player) -> None:
 
 
 def test_the_rest_has_rows_too(player: Player) -> None:
-    for page in ("backlog_by_band_and_key", "sleeping_steps", "slow_tasks_today", "ended_flows_by_hour", "tenants", "dead_tuples_of_active"):
+    for page in (
+        "backlog_by_band_and_key",
+        "sleeping_steps",
+        "slow_tasks_today",
+        "ended_flows_by_hour",
+        "tenants",
+        "dead_tuples_of_active",
+    ):
         assert answer(player, page), page
     assert answer(player, "deleted_and_still_there") == []

@@ -74,7 +74,14 @@ def test_a_flow_created_in_sql_runs_and_its_outcome_can_be_read(player: Player) 
 @pytest.mark.row("A2", "A7")
 def test_without_options_the_settings_of_the_shard_hold(player: Player) -> None:
     row = live(player, create(player))
-    assert (row.priority, row.fairness_key, row.weight, row.budget_ms, row.baggage, row.delete_on_completion) == (3, "", 1, 120_000, None, False)
+    assert (row.priority, row.fairness_key, row.weight, row.budget_ms, row.baggage, row.delete_on_completion) == (
+        3,
+        "",
+        1,
+        120_000,
+        None,
+        False,
+    )
     assert (row.tenant, row.thread_id, row.input, row.workflow) == (None, row.flow_id, {}, "line")
     player.one("select dwarf.put_settings_v1(%s, %s)", ["shard_index", "max_priority", "time_budget_ms"], [7, 9, 5000])
     key = create(player)
@@ -107,7 +114,7 @@ def test_values_at_the_edge_are_accepted(player: Player) -> None:
     assert player.one("select count(*) as n from dwarf.active where wake_at is not null").n == 0
 
 
-EDGES = [
+EDGES: list[tuple[str, Any, Any]] = [
     ("priority", 0, 3), ("priority", 5, 5), ("priority", None, 3), ("priority", 2.0, 2),
     ("timeBudget", 0, 120_000), ("timeBudget", 0.001, 1), ("timeBudget", 2147483.647, 2**31 - 1), ("timeBudget", "250ms", 250),
     ("timeBudget", 1.5, 1500), ("timeBudget", "90", 90_000), ("timeBudget", "0s", 120_000),
@@ -179,9 +186,9 @@ def test_a_workflow_that_is_not_registered_is_unknown(player: Player) -> None:
 
 @pytest.mark.row("A20")
 def test_a_create_belongs_to_the_callers_transaction(player: Player) -> None:
-    with pytest.raises(ZeroDivisionError), player.connection.transaction():
+    with player.connection.transaction():
         create(player)
-        raise ZeroDivisionError
+        raise psycopg.Rollback
     assert player.all("select from dwarf.live") == player.all("select from dwarf.active") == []
 
 
@@ -233,8 +240,16 @@ VERBS = ["select dwarf.resume_flow(%s)", "select dwarf.cancel_flow(%s)", "select
 def test_keys_that_name_nothing(player: Player, query: str) -> None:
     key = create(player, "ask")
     play(player)
-    shard, hour, low, token = key.split("-")
-    for wrong in ("", "x", f"{hour}-{low}-{token}", f"0-{hour}-{low}-{token}", f"1-{hour}-{low}-{token}0", f"1-0{hour}-{low}-{token}", key.upper()):
+    _, hour, low, token = key.split("-")
+    for wrong in (
+        "",
+        "x",
+        f"{hour}-{low}-{token}",
+        f"0-{hour}-{low}-{token}",
+        f"1-{hour}-{low}-{token}0",
+        f"1-0{hour}-{low}-{token}",
+        key.upper(),
+    ):
         if wrong != key:
             assert token not in refused(player, "DW400", query, wrong)
     assert "malformed" in refused(player, "DW400", query, f"1-999999999-{low}-{token}")
