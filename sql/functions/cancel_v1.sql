@@ -19,8 +19,8 @@ begin
   if not found then
     return false;
   end if;
-  update dwarf.live l set cancels = l.cancels + 1, reason = p_reason where l.root_id = p_root and l.root_id <> l.flow_id;
   perform dwarf.lock_tree_v1(p_root);
+  update dwarf.live l set cancels = l.cancels + 1, reason = p_reason where l.root_id = p_root and l.root_id <> l.flow_id;
   with tree as materialized (
     select p_root as flow_id union all select l.flow_id from dwarf.live l where l.root_id = p_root and l.root_id <> l.flow_id
   ), o as materialized (

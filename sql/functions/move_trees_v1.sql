@@ -23,7 +23,7 @@ begin
   perform 1
   from unnest(v_open) o(flow_id)
   join dwarf.active a on a.flow_id = o.flow_id
-  order by a.size is null and not a.parked, a.flow_id, a.branch
+  order by a.size is null and a.status <> 5, a.flow_id, a.branch
   for no key update of a;
 
   update dwarf.live l set day = -1 where l.flow_id = any (v_open);

@@ -6,8 +6,8 @@ return pg_catalog.now();
 -- Whole hours and days since 2000-01-01 00:00 UTC: the first is part of every flow id, the second names a partition.
 create function dwarf.hour_of(p_at timestamptz) returns int
 language sql immutable parallel safe
-return (extract(epoch from p_at)::bigint - 946684800) / 3600;
+return (floor(date_part('epoch', p_at at time zone 'UTC'))::bigint - 946684800) / 3600;
 
 create function dwarf.day_of(p_at timestamptz) returns int
 language sql immutable parallel safe
-return (extract(epoch from p_at)::bigint - 946684800) / 86400;
+return (floor(date_part('epoch', p_at at time zone 'UTC'))::bigint - 946684800) / 86400;

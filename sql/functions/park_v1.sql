@@ -33,6 +33,7 @@ as $$
 #variable_conflict use_column
 declare
   v_ids bigint[];
+  v_child bigint[];
 begin
   if k_rec is not null then
     v_ids := array(
@@ -41,33 +42,37 @@ begin
     );
     with k as materialized (
       select t.*, p.flow_id as caller_flow, p.branch as caller_branch, p.seq as caller_seq, p.depth, p.half
+      , v.root_id, v.nesting, v.priority, v.budget_ms, v.weight, v.fairness_key, v.tenant, v.path, v.baggage
       from unnest(v_ids, k_rec, k_token, k_graph_id, k_workflow, k_task, k_input) t(id, rec, token, graph_id, workflow, task, input)
       cross join lateral (
         select a.* from dwarf.active a where a.flow_id = s_flow[t.rec] and a.branch = s_branch[t.rec] offset 0
       ) p
+      cross join lateral (select x.* from dwarf.live x where x.flow_id = p.flow_id offset 0) v
       where t.id is not null
     ), l as (
       insert into dwarf.live(flow_id, root_id, nesting, priority, graph_id, budget_ms, day, weight, created_at, thread_id, caller_flow
       , caller_branch, caller_seq, token, workflow, fairness_key, tenant, path, baggage, input)
-      select k.id, v.root_id, v.nesting + 1, v.priority, k.graph_id, v.budget_ms, dwarf.day_of(p_now), v.weight, p_now, k.id, k.caller_flow
-      , k.caller_branch, k.caller_seq, k.token, k.workflow, v.fairness_key, v.tenant, v.path || k.caller_flow, v.baggage, k.input
-      from k cross join lateral (select x.* from dwarf.live x where x.flow_id = k.caller_flow offset 0) v
-      returning *
+      select k.id, k.root_id, k.nesting + 1, k.priority, k.graph_id, k.budget_ms, dwarf.day_of(p_now), k.weight, p_now, k.id, k.caller_flow
+      , k.caller_branch, k.caller_seq, k.token, k.workflow, k.fairness_key, k.tenant, k.path || k.caller_flow, k.baggage, k.input
+      from k
     )
     insert into dwarf.active(flow_id, branch, seq, depth, status, priority, half, budget_ms, day, weight, created_at, claimable, task
     , fairness_key)
-    select l.flow_id, 0, 1, k.depth + 1, 1, l.priority, k.half, l.budget_ms, l.day, l.weight, p_now, p_now, k.task, l.fairness_key
-    from l join k on k.id = l.flow_id;
+    select k.id, 0, 1, k.depth + 1, 1, k.priority, k.half, k.budget_ms, dwarf.day_of(p_now), k.weight, p_now, p_now, k.task, k.fairness_key
+    from k;
+    v_child := array_fill(null::bigint, array[cardinality(s_flow)]);
+    for v_place in 1 .. cardinality(k_rec) loop
+      v_child[k_rec[v_place]] := v_ids[v_place];
+    end loop;
   end if;
   insert into dwarf.parks(flow_id, branch, seq, kind, root_id, parked_at, child_id, child_day, path, kept, payload)
   select p.flow_id, p.branch, p.seq, case when s_kind[r.rec] = 5 then 0 when s_status[r.rec] = 4 then 1 else 2 end, v.root_id, p_now
-  , c.id, case when c.id is not null then dwarf.day_of(p_now) end, v.path || p.flow_id, s_kept[r.rec], s_payload[r.rec]
+  , v_child[r.rec], case when v_child[r.rec] is not null then dwarf.day_of(p_now) end, v.path || p.flow_id, s_kept[r.rec], s_payload[r.rec]
   from unnest(p_applied) r(rec)
   cross join lateral (
     select a.* from dwarf.active a where a.flow_id = s_flow[r.rec] and a.branch = s_branch[r.rec] offset 0
   ) p
   cross join lateral (select x.root_id, x.path from dwarf.live x where x.flow_id = p.flow_id offset 0) v
-  left join unnest(v_ids, k_rec) c(id, rec) on c.rec = r.rec
   where s_kind[r.rec] = 4 or s_kind[r.rec] = 5 and s_kept[r.rec] is not null
   on conflict (flow_id, branch) do update set
     seq = excluded.seq, kind = excluded.kind, parked_at = excluded.parked_at, child_id = excluded.child_id

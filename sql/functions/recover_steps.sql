@@ -18,7 +18,7 @@ begin
     from (
       select a.flow_id, a.branch from dwarf.active a
       where a.owner = p_session and a.status = 2
-      order by a.size is null and not a.parked, a.flow_id, a.branch
+      order by a.size is null and a.status <> 5, a.flow_id, a.branch
       for update skip locked
     ) x;
     if v_flow is not null then

@@ -47,7 +47,7 @@ begin
     select a.flow_id, a.branch, a.owner, case when a.owner = any (v_dead) then 'session' else 'deadline' end as why
     from dwarf.active a
     where a.owner is not null and a.status = 2 and (a.owner = any (v_dead) or a.due_at <= v_now)
-    order by a.size is null and not a.parked, a.flow_id, a.branch
+    order by a.size is null and a.status <> 5, a.flow_id, a.branch
     limit p_limit
     for update skip locked
   ) x;
@@ -81,9 +81,12 @@ as $$
 declare
   v_released int;
 begin
-  with c as materialized (
-    select t.* from unnest(p_flow, p_branch, p_lease, p_blamed) t(flow_id, branch, lease, blamed) order by t.flow_id, t.branch
-  )
+  perform 1
+  from unnest(p_flow, p_branch) t(flow_id, branch)
+  join dwarf.active a on a.flow_id = t.flow_id and a.branch = t.branch
+  order by a.size is null and a.status <> 5, a.flow_id, a.branch
+  for update of a;
+  with c as materialized (select t.* from unnest(p_flow, p_branch, p_lease, p_blamed) t(flow_id, branch, lease, blamed))
   update dwarf.active s set status = 1, owner = null, claimable = s.created_at, started_at = null, due_at = null
   , deaths = s.deaths + case when c.blamed then 1 else 0 end
   from c

@@ -282,7 +282,7 @@ class Stage:
             """
             points.append(Point(f"end of {name}", KEYS, (flow_id, 0), insert, (flow_id,)))
         query = """
-            select a.flow_id, a.branch, a.seq, a.day, a.size is not null or a.parked
+            select a.flow_id, a.branch, a.seq, a.day, a.size is not null or a.status = 5
             , exists (select from dwarf.parks p where p.flow_id = a.flow_id and p.branch = a.branch)
             from dwarf.active a order by 1, 2
         """
