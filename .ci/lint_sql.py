@@ -53,7 +53,8 @@ def parse(text: str) -> list[str]:
     try:
         statements = [raw.stmt for raw in pglast.parse_sql(text)]
         # The parser of bodies resolves types in no schema but `public`.
-        pglast.parse_plpgsql(re.sub(r"\bdwarf\.", "public.", text))
+        # Types of ours are unknown to the parser, and arrays of an unknown type are refused: read them as text[].
+        pglast.parse_plpgsql(re.sub(r"\bdwarf\.", "public.", re.sub(r"\bdwarf\.\w+\[\]", "text[]", text)))
     except pglast.Error as error:
         return [str(error)]
     functions = [statement for statement in statements if isinstance(statement, ast.CreateFunctionStmt)]

@@ -20,6 +20,7 @@ and its result is dropped, and the connection takes the next statement after tha
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -141,7 +142,9 @@ class Connection:
         self._origin = origin
         self._pgconn: PGconn = origin.pgconn
         self._loop = asyncio.get_running_loop()
-        self._socket = self._pgconn.socket
+        # libpq closes its socket by itself when the server is gone. What the loop watches must outlive that: on a closed
+        # descriptor it could not stop watching, and the number may be another's by then.
+        self._socket = os.dup(self._pgconn.socket)
         self._on_loss = on_loss
         self._waiter: asyncio.Future[PGresult] | None = None  # whose result is under way
         self._drained: asyncio.Future[None] | None = None  # set while an abandoned statement runs on
@@ -355,8 +358,8 @@ class Connection:
     def _leave(self, reason: psycopg.Error) -> None:
         self.is_open = False
         self._loop.remove_reader(self._socket)
-        if self._writing:
-            self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._socket)
+        os.close(self._socket)
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(reason)

@@ -10,4 +10,10 @@ select dwarf.renew_session_v1($1, $2, $3, $4) as known;
 select dwarf.end_session_v1($1, $2);
 
 -- name: take_signals
-select s.flow_id, s.branch, s.seq, s.lease, s.kind from dwarf.take_signals_v1($1, $2) as s;
+select
+  s.flow_id
+  , s.branch
+  , s.seq
+  , s.lease
+  , s.kind
+from dwarf.take_signals_v1($1, $2) as s;

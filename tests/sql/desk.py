@@ -34,20 +34,24 @@ def minute(number: float) -> datetime.datetime:
 class Desk:
     """One session with one lane. Times are given in minutes after noon."""
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+    def __init__(self, dsn: str, *, engine: int = 1) -> None:
+        self.dsn, self.engine = dsn, engine
         self.view: psycopg.Connection[dict[str, Any]] = psycopg.connect(dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None)
         self.view.adapters.register_loader("json", TextLoader)  # documents as they are stored
         self.view.execute("select dwarf.ensure_partitions(1, %s)", (NOON,))
         self.runner = asyncio.Runner()
         self.link = self.do(Connection.open(dsn))
         self.store = Store(self.link)
-        self.begin_anew()
+        self.join()
 
     def begin_anew(self) -> None:
-        """Remove all rows, and start a session with a lane and a graph."""
+        """Remove all rows, of other sessions too, and start a session."""
         self.view.execute("; ".join(f"delete from dwarf.{table}" for table in TABLES).encode())
-        self.session = self.do(self.store.start_session(1, life_ms=LIFE_MS, now=micros(NOON)))
+        self.join()
+
+    def join(self) -> None:
+        """Start a session with a lane and a graph."""
+        self.session = self.do(self.store.start_session(self.engine, life_ms=LIFE_MS, now=micros(NOON)))
         (self.graph_id,) = self.do(self.store.put_graphs([(b"h" * 32, "g", "A", b"{}")]))
         lane = self.do(self.store.open_lane(self.session, 0))
         self.epoch, self.batch = lane.epoch, lane.batch

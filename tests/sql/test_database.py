@@ -505,9 +505,12 @@ def test_a_loss_in_the_middle_of_sending_is_a_loss(run: Run, empty_database: str
     async def body() -> None:
         async with opened(empty_database) as connection:
             await connection.execute(b"create table t (x json)")
-            task = asyncio.ensure_future(connection.execute(b"insert into t values ($1)", (b'"' + b"x" * (64 << 20) + b'"',)))
-            await asyncio.sleep(0)
+            os.kill(connection.backend_pid, signal.SIGSTOP)
+            document = b'"' + b"x" * (64 << 20) + b'"'
+            task = asyncio.ensure_future(connection.execute(b"insert into t values ($1)", (document,)))
+            await eventually(lambda: connection._writing)
             onlooker.terminate(connection.backend_pid)
+            os.kill(connection.backend_pid, signal.SIGCONT)
             with pytest.raises(psycopg.OperationalError) as caught:
                 await task
             assert classify(caught.value) is Disposition.RECONNECT

@@ -1,0 +1,263 @@
+"""What must not change with size: hot updates, locks beside many partitions, wide fan-outs, old snapshots, poolers.
+
+DWARF_TEST_HEAVY=1 opens cohorts of 1 x 50,000 and 1,000 x 50 instead of 1 x 5,000 and 100 x 50, and holds an old snapshot
+for 20,000 claims instead of 2,000.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from dwarf.arrays import micros
+from dwarf.batch import Entry
+from dwarf.record import Kind, NewBranch
+from dwarf.rows import ClaimedRow
+from dwarf.status import StepStatus
+from tests.sql.desk import NOON, Desk, entry
+from tests.sql.player import Player
+from tests.sql.stops import INVARIANTS
+from tests.sql.test_storm import TASKS, Storm, graphs
+
+HEAVY = os.environ.get("DWARF_TEST_HEAVY") == "1"
+SLICE = 1_000
+BATCH = 200
+LOCKS_MAX = 60  # relations locked by one record of all kinds, its tables with all their indexes
+DAYS = 365
+
+
+@pytest.fixture
+def desk(database: str) -> Iterator[Desk]:
+    with Desk(database) as desk:
+        yield desk
+
+
+def updates(desk: Desk, call: Callable[[], Any]) -> tuple[int, int]:
+    """Make a call, and count the updates of `active` and those of them that changed no index."""
+    query = (
+        "select pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c) from (select 'dwarf.active'::regclass::oid) t(c)"
+    )
+    desk.do(desk.link.execute(b"begin"))
+    counts = []
+    for act in (lambda: None, call):
+        act()
+        result = desk.do(desk.link.execute(query.encode(), result_format=0))
+        counts.append([int(result.get_value(0, column) or 0) for column in (0, 1)])
+    desk.do(desk.link.execute(b"commit"))
+    return counts[1][0] - counts[0][0], counts[1][1] - counts[0][1]
+
+
+def test_a_linear_run_updates_its_rows_in_place(desk: Desk) -> None:
+    steps, total, hot = 30, 0, 0
+    flows = desk.create(BATCH)
+    for seq in range(1, steps + 1):
+        entries = [entry(flow_id, Kind.ADVANCE, task="B", seq=seq, lease=seq, changes=b'{"a":1}', hot=True) for flow_id in flows]
+        made = updates(desk, lambda entries=entries: desk.applied(*entries))
+        total, hot = total + made[0], hot + made[1]
+    assert total == steps * BATCH
+    assert hot == total, f"{hot} of {total} updates of active were hot"
+    desk.applied(*[entry(flow_id, Kind.CLOSE, seq=steps + 1, lease=steps + 1, final_state=b"{}") for flow_id in flows])
+    assert desk.count("active") == 0
+
+
+def test_a_joining_row_is_counted_down_in_place(desk: Desk) -> None:
+    total = hot = 0
+    sources = [fan_out(desk, flow_id, 40) for flow_id in desk.create(20)]
+    desk.applied(*sources)
+    for place in range(39):  # but the last, which makes it claimable
+        entries = [entry(each.flow_id, Kind.ARRIVE, branch=(each.first_branch or 0) + place, join_branch=0) for each in sources]
+        made = updates(desk, lambda entries=entries: desk.applied(*entries))
+        total, hot = total + made[0], hot + made[1]
+    assert (total, hot) == (39 * 20, 39 * 20)
+
+
+# ---- partitions ----
+
+
+def locks(desk: Desk, call: Callable[[], Any]) -> int:
+    """Make a call, and count the relations that its transaction has locked."""
+    desk.do(desk.link.execute(b"begin"))
+    call()
+    query = b"select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'relation' and relation > 16383"
+    count = int((desk.do(desk.link.execute(query, result_format=0)).get_value(0, 0) or b"").decode())
+    desk.do(desk.link.execute(b"commit"))
+    return count
+
+
+def one_of_each(desk: Desk) -> list[Entry]:
+    """A record of every kind."""
+    closing, failing, waiting, asking, opening, cohort = desk.create(6)
+    opened = fan_out(desk, cohort, 2)
+    desk.applied(opened)
+    return [
+        entry(closing, Kind.CLOSE, final_state=b"{}"),
+        entry(failing, Kind.CLOSE, final_state=b"{}", status=StepStatus.FAILED),
+        entry(waiting, Kind.RETRY, status=StepStatus.PENDING, kept=b"{}"),
+        entry(asking, Kind.PARK, status=StepStatus.INTERRUPTED, kept=b"{}", payload=b"{}"),
+        entry(cohort, Kind.ARRIVE, branch=opened.first_branch or 0, join_branch=0),
+        fan_out(desk, opening, 2),
+    ]
+
+
+def test_a_year_of_partitions_costs_no_locks(desk: Desk) -> None:
+    def calls() -> dict[str, Callable[[], Any]]:
+        linear, closing, due = desk.create(BATCH), desk.create(BATCH), desk.create(BATCH, claimed=False)
+        mixed = one_of_each(desk)
+        return {
+            "linear": lambda: desk.applied(*[entry(flow_id, Kind.ADVANCE, task="B") for flow_id in linear]),
+            "closes": lambda: desk.applied(*[entry(flow_id, Kind.CLOSE, final_state=b"{}") for flow_id in closing]),
+            "every kind": lambda: desk.applied(*mixed),
+            "claim": lambda: desk.claim(BATCH),
+            "claim by name": lambda: desk.claim_these(*[(flow_id, 0) for flow_id in due]),
+            "create": lambda: desk.create(BATCH),
+            "resume": lambda: desk.do(desk.store.resume_flow(mixed[3].flow_id, b"{}")),
+            "cancel": lambda: desk.do(desk.store.cancel_flow(mixed[5].flow_id, "")),
+            "terminate": lambda: desk.do(desk.store.terminate_flow(mixed[5].flow_id, "")),
+        }
+
+    for _ in range(6):  # plans are cached from here on
+        few = {name: locks(desk, call) for name, call in calls().items()}
+    [made] = desk.all("select dwarf.ensure_partitions(%s, %s) as n", DAYS, NOON)
+    assert made["n"] == 2 * (DAYS - 1)
+    for _ in range(2):
+        many = {name: locks(desk, call) for name, call in calls().items()}
+    assert many == few
+    assert max(many.values()) <= LOCKS_MAX, many
+
+
+@pytest.mark.row("F23", "F24")
+def test_flows_are_played_beside_a_year_of_partitions(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("select dwarf.ensure_partitions(%s)", (DAYS,))
+    storm = Storm(database, "calm", 1)
+    storm.blow()
+    storm.check()
+
+
+# ---- wide fan-outs ----
+
+
+def fan_out(desk: Desk, flow_id: int, width: int, *, expanded: int = 0, first: int | None = None, **parts: Any) -> Entry:
+    """The fan-out of a flow's first step, or its next slice: `expanded` branches exist."""
+    branches = [NewBranch(number, "W") for number in range(expanded, min(width, expanded + SLICE))]
+    if not expanded:
+        first, parts = desk.do(desk.store.branch_block()), {"snapshot": b"{}", **parts}
+    parts |= {"size": width, "expanded": expanded + len(branches), "first_branch": first, "branches": branches, "task": "J"}
+    return entry(
+        flow_id, Kind.FAN_OUT, **{"hot_branches": frozenset(each.ordinal for each in branches) if width <= SLICE else frozenset(), **parts}
+    )
+
+
+def as_arrival(row: ClaimedRow) -> Entry:
+    return entry(row.flow_id, Kind.ARRIVE, branch=row.branch, lease=row.lease, join_branch=row.join_branch, changes=b"{}")
+
+
+@pytest.mark.row("M4", "F24")
+def test_a_wide_cohort(database: str) -> None:
+    """Slices, claims and arrivals by two sessions in turn: each branch once, and the fan-in once."""
+    width = 50_000 if HEAVY else 5_000
+    with Desk(database) as one, Desk(database, engine=2) as two:
+        [flow_id] = one.create()
+        source = fan_out(one, flow_id, width)
+        one.applied(source)
+        desks, turn, claims, arrived, woke = (one, two), 0, 0, 0, []
+        while not woke:
+            desk, turn = desks[turn % 2], turn + 1
+            rows = desk.claim(BATCH)
+            claims += len(rows)
+            entries = [as_arrival(row) for row in rows if row.todo == 0]
+            arrived += len(entries)
+            for row in rows:
+                if row.todo == 4:
+                    part = {"seq": row.seq, "lease": row.lease, "joining": True}
+                    entries.append(fan_out(desk, flow_id, width, expanded=row.expanded or 0, first=source.first_branch, **part))
+            woke = [place for place in desk.applied(*entries).woke if desk.row(*place)["todo"] == 1]
+        assert (arrived, woke) == (width, [(flow_id, 0)])
+        [fan_in] = one.claim()
+        assert (fan_in.todo, fan_in.size, fan_in.expanded, fan_in.depth) == (1, width, width, 3)
+        assert one.all(INVARIANTS) == []
+        members = one.do(one.store.load_members(flow_id, source.first_branch or 0, width, fan_in.day))
+        assert [member.ordinal for member in members] == list(range(width))
+        two.claim()
+        one.applied(entry(flow_id, Kind.CLOSE, seq=2, lease=fan_in.lease, joining=True, final_state=b"{}"))
+        assert one.count("history") == width + 2
+        assert one.count("active") == one.count("live") == 0
+
+
+@pytest.mark.row("M4", "F24")
+def test_many_cohorts_at_once(database: str) -> None:
+    """Arrivals of many cohorts mixed in every batch, by two sessions in turn."""
+    cohorts, width = (1_000 if HEAVY else 100), 50
+    with Desk(database) as one, Desk(database, engine=2) as two:
+        flows = one.create(cohorts)
+        for start in range(0, cohorts, SLICE // width):
+            batch = [fan_out(one, flow_id, width, hot_branches=frozenset()) for flow_id in flows[start : start + SLICE // width]]
+            one.applied(*batch)
+        woke: list[tuple[int, int]] = []
+        turn = 0
+        while rows := (one, two)[turn % 2].claim(BATCH):
+            rows.sort(key=lambda row: (row.branch * 7919) % 10_007)
+            ready = [row for row in rows if row.todo == 1]
+            entries = [as_arrival(row) for row in rows if row.todo == 0]
+            entries += [entry(row.flow_id, Kind.CLOSE, seq=2, lease=row.lease, joining=True, final_state=b"{}") for row in ready]
+            woke += (one, two)[turn % 2].applied(*entries).woke
+            turn += 1
+        assert sorted(woke) == [(flow_id, 0) for flow_id in sorted(flows)]
+        assert one.count("flows", "status = 6") == cohorts
+        assert one.count("history") == cohorts * (width + 2)
+        assert one.count("active") == one.count("live") == 0
+        assert one.all(INVARIANTS) == []
+
+
+# ---- snapshots, poolers ----
+
+
+@pytest.fixture
+def held(database: str) -> Iterator[psycopg.Connection]:
+    """A transaction that has looked at the database and keeps its snapshot."""
+    with psycopg.connect(database) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select count(*) from dwarf.active")
+        yield connection
+
+
+def test_flows_are_played_beside_a_held_snapshot(database: str, held: psycopg.Connection) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("select dwarf.ensure_partitions(1)")
+    storm = Storm(database, "verbs", 2)
+    storm.blow()
+    storm.check()
+    assert held.execute("select count(*) from dwarf.active").fetchall() == [(0,)]
+
+
+@pytest.mark.row("M35", "F23")
+def test_flows_are_played_through_a_pooler(database: str, pgbouncer: Callable[..., Any]) -> None:
+    """Two players and more connections than the pooler has: every statement may find another backend."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("select dwarf.ensure_partitions(1)")
+    pooler = pgbouncer(default_pool_size=2)
+    for mix in ("verbs", "sweep"):
+        storm = Storm(pooler.dsn(database), mix, 3)
+        storm.dsn = database  # who meddles is an operator, and goes there directly
+        for player in storm.players:
+            player.connection.prepare_threshold = None
+        storm.blow()
+        storm.check()
+    assert "prepared statement" not in pooler.log()
+
+
+def test_a_player_alone_behind_a_pooler_with_one_connection(database: str, pgbouncer: Callable[..., Any]) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("select dwarf.ensure_partitions(1)")
+    player = Player(pgbouncer(default_pool_size=1).dsn(database), graphs(), TASKS)
+    player.connection.prepare_threshold = None
+    flow_id = player.create("parent", {"xs": [0, 1, 4, 6]})
+    player.run(3)
+    ended = player.ended(flow_id)
+    assert ended is not None
+    assert ended.status == "completed"
+    player.close()
