@@ -336,7 +336,7 @@ class Connection:
 
     def _settle(self) -> None:
         drained, self._drained = self._drained, None
-        if drained is not None:
+        if drained is not None and not drained.done():
             drained.set_result(None)
         if self._drain_timer is not None:
             self._drain_timer.cancel()
@@ -357,11 +357,12 @@ class Connection:
 
     def _leave(self, reason: psycopg.Error) -> None:
         self.is_open = False
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
         os.close(self._socket)
         waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
+        if waiter is not None and not waiter.done() and not self._loop.is_closed():
             waiter.set_exception(reason)
         self._settle()
         if self._on_loss is not None:

@@ -400,6 +400,18 @@ def test_close_under_a_statement_ends_it_on_both_sides(run: Run, empty_database:
     run(body())
 
 
+def test_closing_after_the_loop_is_no_error(run: Run, empty_database: str, onlooker: Onlooker, until: Until) -> None:
+    left: list[Connection] = []
+
+    async def body() -> None:
+        left.append(await Connection.open(empty_database))
+
+    run(body())
+    left[0].close()
+    assert not left[0].is_open
+    until(lambda: not onlooker.pids(), "the server has seen the end")
+
+
 def test_connecting_can_be_cancelled_and_leaves_no_socket(run: Run, empty_database: str, onlooker: Onlooker) -> None:
     async def body() -> None:
         before = descriptors()

@@ -130,7 +130,7 @@ def test_a_flow_can_be_created_without_partitions_and_runs_once_they_are_made(da
 def test_a_flow_created_just_after_midnight_finds_its_partition(database: str, player: Player) -> None:
     midnight = datetime.datetime.combine(NOON.date() + DAY, datetime.time(), datetime.UTC)
     partitions.ensure(database, 1, now=NOON)
-    player.now = midnight - datetime.timedelta(seconds=1)
+    player.now = midnight - datetime.timedelta(microseconds=1)
     before = player.create("line")
     player.now = midnight
     after = player.create("line")
