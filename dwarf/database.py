@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -124,6 +126,46 @@ def refusal(error: psycopg.Error) -> DwarfError:
 # ---- connections ----
 
 
+class Watch:
+    """Calls back whenever a socket has something to read or, if wanted, room to write; also when it has broken.
+
+    The loop watches a descriptor of this object and not the socket. For two reasons: libpq closes the socket by itself when the
+    server is gone, and on a closed descriptor the loop could not stop watching; and uvloop gives up a socket with an error after
+    one call, although the server's last words may have to be read before the end is seen. An epoll in between knows neither.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, on_ready: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_ready = on_ready
+        if sys.platform == "linux":
+            self._socket = socket
+            self._epoll = select.epoll()
+            self._epoll.register(socket, select.EPOLLIN)
+            loop.add_reader(self._epoll.fileno(), on_ready)
+        else:
+            self._socket = os.dup(socket)
+            loop.add_reader(self._socket, on_ready)
+
+    def want_room(self, is_wanted: bool) -> None:
+        if sys.platform == "linux":
+            self._epoll.modify(self._socket, select.EPOLLIN | select.EPOLLOUT if is_wanted else select.EPOLLIN)
+        elif is_wanted:
+            self._loop.add_writer(self._socket, self._on_ready)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        if sys.platform == "linux":
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+        else:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket)
+                self._loop.remove_writer(self._socket)
+            os.close(self._socket)
+
+
 def complete(conninfo: str, application: str = APPLICATION) -> str:
     """Return the connection string with our settings where it does not have its own."""
     given = conninfo_to_dict(conninfo)
@@ -142,9 +184,6 @@ class Connection:
         self._origin = origin
         self._pgconn: PGconn = origin.pgconn
         self._loop = asyncio.get_running_loop()
-        # libpq closes its socket by itself when the server is gone. What the loop watches must outlive that: on a closed
-        # descriptor it could not stop watching, and the number may be another's by then.
-        self._socket = os.dup(self._pgconn.socket)
         self._on_loss = on_loss
         self._waiter: asyncio.Future[PGresult] | None = None  # whose result is under way
         self._drained: asyncio.Future[None] | None = None  # set while an abandoned statement runs on
@@ -153,7 +192,7 @@ class Connection:
         self._writing = False
         self._formats: dict[int, list[int]] = {}
         self.is_open = True
-        self._loop.add_reader(self._socket, self._on_readable)
+        self._watch = Watch(self._loop, self._pgconn.socket, self._on_ready)
 
     @classmethod
     async def open(cls, conninfo: str, *, application: str = APPLICATION, on_loss: Callable[[], None] | None = None) -> Connection:
@@ -271,7 +310,8 @@ class Connection:
 
     # ---- driven by the loop ----
 
-    def _on_readable(self) -> None:
+    def _on_ready(self) -> None:
+        """Read what has come, send what is left, and see whether the result is whole."""
         pgconn = self._pgconn
         try:
             pgconn.consume_input()
@@ -287,21 +327,12 @@ class Connection:
         except psycopg.OperationalError as error:
             self._lose(error)
 
-    def _on_writable(self) -> None:
-        try:
-            self._flush()
-        except psycopg.OperationalError as error:
-            self._lose(error)
-
     def _flush(self) -> None:
         """Send what the socket takes, and come back when it takes more."""
         is_left = self._pgconn.flush() == 1
         if is_left != self._writing:
             self._writing = is_left
-            if is_left:
-                self._loop.add_writer(self._socket, self._on_writable)
-            else:
-                self._loop.remove_writer(self._socket)
+            self._watch.want_room(is_left)
 
     def _complete(self) -> None:
         """Hand over the result that has arrived. Without one the server only told news, such as a changed setting."""
@@ -357,10 +388,7 @@ class Connection:
 
     def _leave(self, reason: psycopg.Error) -> None:
         self.is_open = False
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-        os.close(self._socket)
+        self._watch.close()
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done() and not self._loop.is_closed():
             waiter.set_exception(reason)
