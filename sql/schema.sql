@@ -45,7 +45,7 @@
 --
 --   1  lanes          the one lane of a record
 --   2  live           roots (for share by records that make rows, for update by verbs), then flows being closed
---   3  active         rows that others count down or wake: those with a size, and parked ones
+--   3  active         rows that others count down or wake: those with a size, and those that wait for a child (status 5)
 --   4  active         all other rows
 --   5  parks
 --   6  history, flows, signals, doomed, idempotency: inserted into, or closed rows that nobody else changes
