@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -51,6 +50,7 @@ CANCEL_SECONDS_MAX = 5.0
 # A peer that went away without a word is noticed within half a minute: idle by the probes, busy by what it does not confirm.
 NETWORK = {"keepalives": 1, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 ISOLATION = b"read committed"
+HAS_EPOLL = hasattr(select, "epoll")
 
 _LOOK = b"select pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('transaction_isolation')"
 _SET = b"select pg_catalog.set_config($1, $2, true)"
@@ -137,7 +137,7 @@ class Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, on_ready: Callable[[], None]) -> None:
         self._loop = loop
         self._on_ready = on_ready
-        if sys.platform == "linux":
+        if HAS_EPOLL:
             self._socket = socket
             self._epoll = select.epoll()
             self._epoll.register(socket, select.EPOLLIN)
@@ -147,7 +147,7 @@ class Watch:
             loop.add_reader(self._socket, on_ready)
 
     def want_room(self, is_wanted: bool) -> None:
-        if sys.platform == "linux":
+        if HAS_EPOLL:
             self._epoll.modify(self._socket, select.EPOLLIN | select.EPOLLOUT if is_wanted else select.EPOLLIN)
         elif is_wanted:
             self._loop.add_writer(self._socket, self._on_ready)
@@ -155,7 +155,7 @@ class Watch:
             self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        if sys.platform == "linux":
+        if HAS_EPOLL:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()

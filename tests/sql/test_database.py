@@ -133,6 +133,24 @@ def test_what_is_larger_than_the_sockets_buffer_goes_through_both_ways(run: Run,
     run(body())
 
 
+def test_without_epoll_the_loop_watches_the_socket_itself(empty_database: str, onlooker: Onlooker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "HAS_EPOLL", False)
+
+    async def body() -> None:
+        lost = asyncio.Event()
+        document = b'"' + b"x" * (24 << 20) + b'"'
+        before = descriptors()
+        async with opened(empty_database, on_loss=lost.set) as connection:
+            assert (await connection.execute(b"select $1::json", (document,))).get_value(0, 0) == document
+            assert await echo(connection, 1) == 1
+            onlooker.terminate(connection.backend_pid)
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                await lost.wait()
+        assert descriptors() == before
+
+    asyncio.run(body())
+
+
 def test_a_parameter_that_is_no_bytes_harms_nothing(run: Run, empty_database: str) -> None:
     async def body() -> None:
         async with opened(empty_database) as connection:
