@@ -373,7 +373,7 @@ def held_by_the_dead(stage: Stage) -> Scene:
     assert player.record(stage.entries("A", [second])) == []
     assert player.record(stage.entries("A", stage.rows("W"))) == []
     places = [(row.flow_id, row.branch, row.lease, False) for row in stage.take("A", [first, *stage.rows("K")])]
-    return Scene({"release": release(stage, places), **verbs(stage), "sweep": sweep(stage)})
+    return Scene({"release": release(stage, places), **verbs(stage)})
 
 
 def children_closing_together(stage: Stage) -> Scene:

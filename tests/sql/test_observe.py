@@ -44,7 +44,7 @@ def test_nothing_is_due(player: Player) -> None:
     assert player.do(player.store.due_keys(half=0, priority=3)) == {}
 
 
-@pytest.mark.row("F8", "F13", "A9")
+@pytest.mark.row("F8", "F13")
 def test_keys_are_found_in_order_with_their_lowest_weight(player: Player) -> None:
     rows = [
         (0, 3, "b", 2.0, 5),

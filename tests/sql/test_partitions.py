@@ -49,7 +49,6 @@ def test_a_partition_has_the_keys_and_indexes_of_its_parent(database: str) -> No
             assert made
 
 
-@pytest.mark.row("A31")
 def test_there_is_no_default_partition_for_it_would_forbid_detaching_beside_writers(database: str) -> None:
     with psycopg.connect(database) as connection:
         query = "select relname from pg_class where relnamespace = 'dwarf'::regnamespace and pg_get_expr(relpartbound, oid) = 'DEFAULT'"
@@ -79,7 +78,6 @@ def test_nobody_waits_for_a_held_parent_longer_than_the_lock_timeout(database: s
         assert connection.execute("select dwarf.ensure_partitions(1, %s)", (NOON,)).fetchall() == [(0,)], "nothing missing, nothing locked"
 
 
-@pytest.mark.row("A25")
 def test_many_may_make_them_at_once(database: str) -> None:
     made: list[int] = []
     faults: list[BaseException] = []
@@ -109,7 +107,6 @@ def test_an_absurd_number_of_days_is_refused(database: str, ahead: int) -> None:
     assert caught.value.sqlstate == "DW400"
 
 
-@pytest.mark.row("A31")
 def test_a_flow_can_be_created_without_partitions_and_runs_once_they_are_made(database: str, player: Player) -> None:
     player.now = NOON + 20 * DAY  # nobody has looked after the partitions since
     flow_id = player.create("line")
@@ -126,7 +123,6 @@ def test_a_flow_can_be_created_without_partitions_and_runs_once_they_are_made(da
     assert broken(database) == []
 
 
-@pytest.mark.row("A31")
 def test_a_flow_created_just_after_midnight_finds_its_partition(database: str, player: Player) -> None:
     midnight = datetime.datetime.combine(NOON.date() + DAY, datetime.time(), datetime.UTC)
     partitions.ensure(database, 1, now=NOON)
@@ -150,7 +146,6 @@ def test_a_partition_whose_detach_was_cut_short_is_attached_again_when_an_open_f
     assert player.ended(flow_id) is not None
 
 
-@pytest.mark.row("A24")
 def test_through_a_pooler(database: str, pgbouncer: Callable[..., Any]) -> None:
     pooled = pgbouncer(default_pool_size=1).dsn(database)
     assert partitions.ensure(pooled, 2, now=NOON) == 6
