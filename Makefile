@@ -3,7 +3,7 @@
 #   make test     every test, on all cores         ARGS="-k graph" narrows it, JOBS=1 uses one core
 #   make check    format, lint, types, import rules, SQL lint, packaging: with `make test`, exactly what CI runs
 #   make format   puts the code into the format that `make check` asks for
-#   make demo     draws an example graph and runs it in memory
+#   make demo     runs the examples on an engine that is killed half way, in under two minutes; what it writes is in build/demo/
 #   make bench    runs the benchmarks
 #   make build    makes the wheel and the source archive in dist/
 #   make clean    removes everything that these targets made
@@ -14,7 +14,6 @@ SHELL := /bin/sh
 BIN := .venv/bin
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
-DEMO_STATE := {"lines": [{"sku": "A1", "price": 20, "count": 2}, {"sku": "B2", "price": 5}]}
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -41,7 +40,7 @@ install: .venv/installed
 
 .venv/installed: pyproject.toml | .venv/bin/python
 	@echo "installing dwarf and its tools into .venv"
-	@$(PIP) install --editable '.[test,check]'
+	@$(PIP) install --editable '.[test,check,demo]'
 	@touch $@
 
 test: .venv/installed
@@ -78,8 +77,7 @@ format: .venv/installed
 	@$(BIN)/ruff format .
 
 demo: .venv/installed
-	$(BIN)/dwarf graph render examples.checkout:app:checkout
-	$(BIN)/dwarf graph simulate examples.checkout:app:checkout --state '$(DEMO_STATE)'
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 bench: .venv/installed
 	@for file in bench/[a-z]*.py; do name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "bench.$$name" $(ARGS) || exit 1; done

@@ -2,7 +2,9 @@
 
 `lay_out` decides which records go the linear path (the trunk of a root whose step simply advances or completes) and which
 go the general one, sorts both by (flow, branch), and works out which live, joining and caller rows the call must lock.
-Ordinals in an answer count the linear records first, then the general ones; `Batch.entries` is in that order.
+A chain is one entry: the record of its last step, with the records of the steps before it as `prefix`. Its row goes on by
+all of them at once, or by none. Ordinals in an answer count the linear records first, then the general ones;
+`Batch.entries` is in that order.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Entry(msgspec.Struct):
 
     `hot`: the successor, or for a fan-out each branch in `hot_branches`, starts at once. `first_branch` numbers the first
     branch of a fan-out. `joining`: the row is a fan-in's. `unparks`: the step has a past in `parks`.
+    `prefix`: the steps of a chain that came before `record`'s, in order, each an advance to the next; the lease of `record`
+    is that of the row. `elapsed`: when each of these ended, in seconds after the chain began (unknown when left out).
     """
 
     flow_id: int
@@ -56,6 +60,8 @@ class Entry(msgspec.Struct):
     joining: bool = False
     unparks: bool = False
     child: ChildStart | None = None
+    prefix: list[Record] = []
+    elapsed: list[float] = []
 
     @property
     def place(self) -> tuple[int, int]:
@@ -73,7 +79,10 @@ class Batch(msgspec.Struct):
 
 
 def lay_out(entries: Iterable[Entry]) -> Batch:
-    """Return the columns for a batch. A parameter without rows is left out. At most one entry per row of a flow."""
+    """Return the columns for a batch. A parameter without rows, or with nothing but None, is left out.
+
+    At most one entry per row of a flow.
+    """
     ordered = sorted(entries, key=lambda entry: entry.place)
     linear = [entry for entry in ordered if is_linear(entry)]
     general = [entry for entry in ordered if not is_linear(entry)]
@@ -84,8 +93,13 @@ def lay_out(entries: Iterable[Entry]) -> Batch:
         columns.update(_general(general))
         columns.update(_branches(general))
         columns.update(_children(general))
+        columns.update(_chains(general))
     columns.update(_locks(ordered))
-    return Batch(linear + general, {name: column for name, column in columns.items() if column})
+    return Batch(linear + general, {name: column for name, column in columns.items() if _holds_any(column)})
+
+
+def _holds_any(column: list[Any]) -> bool:
+    return bool(column) and (column[0] is not None or column.count(None) < len(column))
 
 
 def is_linear(entry: Entry) -> bool:
@@ -94,6 +108,7 @@ def is_linear(entry: Entry) -> bool:
     return (
         record.kind in (Kind.ADVANCE, Kind.CLOSE)
         and record.branch == 0
+        and not entry.prefix
         and entry.flow_id == entry.root_id
         and record.status is StepStatus.COMPLETED
         and record.via is Via.NORMAL
@@ -168,6 +183,67 @@ def _children(entries: list[Entry]) -> dict[str, list[Any]]:
         "k_task": [start.entry_task for _, _, start in started],
         "k_input": [child.input for _, child, _ in started],
     }
+
+
+def _chains(entries: list[Entry]) -> dict[str, list[Any]]:
+    """Return the columns of chains, and what an earlier step of one leaves to the row where its last step leaves nothing."""
+    if not any(entry.prefix for entry in entries):
+        return {}
+    columns: dict[str, list[Any]] = {}
+    for entry in entries:
+        _check_chain(entry)
+        first, base, delta, delta_seq = _left_by_prefix(entry)
+        record, ended = entry.record, entry.elapsed
+        own_delta = _delta(entry)
+        if own_delta is not None or record.snapshot is not None:
+            delta, delta_seq = own_delta, record.seq
+        row = {
+            "s_delta": delta,
+            "s_from": first,
+            "s_own": entry.prefix[-1].task if entry.prefix else None,
+            "s_begun_ms": milliseconds(ended[-1]) if ended else None,
+            "s_base": base,
+            "s_delta_seq": delta_seq if entry.prefix else None,
+        }
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    steps = [
+        (place, each, entry.elapsed[nth] if entry.elapsed else None)
+        for place, entry in enumerate(entries, 1)
+        for nth, each in enumerate(entry.prefix)
+    ]
+    return columns | {
+        "h_rec": [place for place, _, _ in steps],
+        "h_task": [each.task for _, each, _ in steps],
+        "h_changes": [each.changes for _, each, _ in steps],
+        "h_contribution": [each.contribution for _, each, _ in steps],
+        "h_state": [each.snapshot for _, each, _ in steps],
+        "h_ended_ms": [None if ended is None else milliseconds(ended) for _, _, ended in steps],
+    }
+
+
+def _left_by_prefix(entry: Entry) -> tuple[int | None, int | None, bytes | None, int | None]:
+    """Return the first seq of a chain, and the base, the delta and its place as the steps before the last would leave them."""
+    base: int | None = None
+    delta: bytes | None = None
+    delta_seq: int | None = None
+    for each in entry.prefix:
+        if each.snapshot is not None:
+            base, delta, delta_seq = each.seq, None, each.seq
+        if each.delta_always and each.delta is not None:
+            delta, delta_seq = each.delta, each.seq
+    return entry.prefix[0].seq if entry.prefix else None, base, delta, delta_seq
+
+
+def _check_chain(entry: Entry) -> None:
+    last = entry.record
+    assert not entry.elapsed or len(entry.elapsed) == len(entry.prefix), entry
+    for seq, each in enumerate(entry.prefix, last.seq - len(entry.prefix)):
+        assert (each.branch, each.seq) == (last.branch, seq), entry
+        assert each.kind is Kind.ADVANCE, entry
+        assert each.status is StepStatus.COMPLETED, entry
+        assert each.via is Via.NORMAL, entry
+        assert not each.delay, entry
 
 
 def _locks(entries: list[Entry]) -> dict[str, list[Any]]:

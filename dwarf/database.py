@@ -68,6 +68,7 @@ class Disposition(Enum):
 
     RETRY_WHOLE = "nothing was done; do it again as it is"
     BISECT = "a value in the batch is at fault; find it by halves"
+    NO_PARTITION = "nothing was done, for the partition of a day is missing; make it and do it again as it is"
     RECONNECT = "the connection, or this server as the primary, is lost; the outcome of a commit is unknown"
     REFUSED = "the request breaks a rule of Dwarf's; tell the caller"
     FATAL = "a defect of ours or of the installation; trying again will not help"
@@ -80,6 +81,8 @@ _LOST = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03"}
 _LOST_CLASSES = {"08", "53"}  # connection, and resources that the server lacks at the moment
 _BISECTED = {"XX001", "XX002"}  # a corrupted page or index
 _BISECTED_CLASSES = {"22", "23", "54"}  # data, constraints, limits of the server
+_CHECK = "23514"  # of a constraint, or of the partitions of a table: then no constraint is named
+_PARTITIONED = {"flows", "history"}
 _DEFECT = "DW9"  # a count that must agree does not
 _REFUSALS: dict[str, type[DwarfError]] = {
     "DW400": InvalidArgument,
@@ -101,7 +104,7 @@ class UnfitDatabase(DwarfError):
 
 
 def classify(problem: str | BaseException) -> Disposition:
-    """Sort an error, or its SQLSTATE."""
+    """Sort an error, or its SQLSTATE, which alone does not tell a missing partition from a broken constraint."""
     sqlstate = problem if isinstance(problem, str) else getattr(problem, "sqlstate", None)
     if sqlstate is None:
         return Disposition.RECONNECT if isinstance(problem, psycopg.OperationalError | OSError) else Disposition.FATAL
@@ -109,11 +112,17 @@ def classify(problem: str | BaseException) -> Disposition:
         return Disposition.RETRY_WHOLE
     if sqlstate in _LOST or sqlstate[:2] in _LOST_CLASSES:
         return Disposition.RECONNECT
+    if sqlstate == _CHECK and isinstance(problem, psycopg.Error) and _is_partition_missing(problem.diag):
+        return Disposition.NO_PARTITION
     if sqlstate in _BISECTED or sqlstate[:2] in _BISECTED_CLASSES:
         return Disposition.BISECT
     if sqlstate.startswith("DW") and not sqlstate.startswith(_DEFECT):
         return Disposition.REFUSED
     return Disposition.FATAL
+
+
+def _is_partition_missing(told: errors.Diagnostic) -> bool:
+    return told.schema_name == "dwarf" and told.table_name in _PARTITIONED and not told.constraint_name
 
 
 def refusal(error: psycopg.Error) -> DwarfError:

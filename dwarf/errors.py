@@ -141,5 +141,11 @@ class TaskError(DwarfError):
         self.properties = properties
 
 
+class TimeBudgetExceeded(DwarfError, TimeoutError):
+    """A task was still running when its time budget had passed, and was cancelled. Its onError edge and its retry policy apply."""
+
+    status = 408
+
+
 class ExecutorDied(DwarfError):
     """A step whose executor process died under it too often is failed with this text; its onError edge applies."""

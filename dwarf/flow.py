@@ -100,7 +100,7 @@ class Flow(TypedReads):
     """
 
     __slots__ = (
-        "_answered", "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_overwrites", "_park", "_past",
+        "_answered", "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_make_client", "_overwrites", "_park", "_past",
         "_retry", "_sleep", "_violation", "_writes", "cancelled", "resources",
     )  # fmt: skip
 
@@ -129,6 +129,7 @@ class Flow(TypedReads):
         self._calls = 0
         self._answered: Any = None
         self._client: Any = None
+        self._make_client: Callable[[], Any] | None = None
         self.cancelled: Any = Flag()
         self.resources: Any = None
 
@@ -375,12 +376,14 @@ class Flow(TypedReads):
     def client(self) -> Any:
         """The client's verbs, bound to the engine that runs this step."""
         if self._client is None:
-            raise DwarfError("flow.client: no engine runs this task")
+            if self._make_client is None:
+                raise DwarfError("flow.client: no engine runs this task")
+            self._client = self._make_client()
         return self._client
 
-    def bind_client(self, client: Any) -> None:
-        """Give the run its client; done by the executor."""
-        self._client = client
+    def bind_client(self, make: Callable[[], Any]) -> None:
+        """Give the run its client, made when it is first asked for; done by the executor."""
+        self._make_client = make
 
     def __repr__(self) -> str:
         return f"<Flow {self.task_name!r} attempt {self.attempt}>"

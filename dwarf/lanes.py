@@ -5,6 +5,7 @@ whatever happens to a call, the row tells whether it committed:
 
     the server answered            done
     serialization, deadlock, lock  nothing was done: the same batch again, with a pause
+    no partition for its day       after midnight, or a jump of the clock: it is made, and the same batch sent again
     a value cannot be stored       by halves until the culprit is alone; that one is recorded as failed, the others as they are
     the connection is lost         a new one opens the lane with the next epoch, which waits for a backend that is still
                                    committing (and ends one that does not finish); then the row says: committed, with what it
@@ -29,7 +30,10 @@ from dwarf.store import Recorded, Store
 CONTENTION_ATTEMPTS_MAX = 8  # of one batch, on deadlocks and the like
 CONTENTION_PAUSE_SECONDS = 0.02  # times the number of the attempt
 RECONNECT_PAUSE_SECONDS = (0.05, 0.2, 1.0, 2.0)  # the last for as long as it takes
+PARTITION_DAYS_AHEAD = 1  # where one is missing: no more than is wanted at once, the chores make the others
 LANE_LOCK_TIMEOUT_MS = 2_000  # how long a backend that is still committing is waited for before it is ended
+
+_REPEATED = {Disposition.RETRY_WHOLE, Disposition.NO_PARTITION}
 
 Connect = Callable[[], Awaitable[Connection]]
 Fail = Callable[[Entry, str], Entry]
@@ -139,15 +143,28 @@ class LaneWriter:
                     self.close()
                     self.retried += 1
                     continue
-                if disposition is not Disposition.RETRY_WHOLE or contended >= CONTENTION_ATTEMPTS_MAX:
+                if disposition not in _REPEATED or contended >= CONTENTION_ATTEMPTS_MAX:
                     raise
                 contended += 1
                 self.retried += 1
+                if disposition is Disposition.NO_PARTITION and await self._make_partitions(now):
+                    continue
                 await asyncio.sleep(CONTENTION_PAUSE_SECONDS * contended)
                 continue
             if recorded.state == "stale":
                 raise LaneLost(f"lane {self._lane} of session {self._session} has been opened by another process")
             return recorded
+
+    async def _make_partitions(self, now: int | None) -> bool:
+        """Make the partitions that are missing. False when that has to wait: for a lock, or for a connection."""
+        assert self._connection is not None
+        try:
+            await Store(self._connection).ensure_partitions(PARTITION_DAYS_AHEAD, now=now)
+        except Exception as error:
+            if classify(error) not in (Disposition.RETRY_WHOLE, Disposition.RECONNECT):
+                raise
+            return False
+        return True
 
     async def _reopen(self) -> None:
         """Connect, and open the lane with the next epoch. Goes on until it is done."""

@@ -204,6 +204,11 @@ RECORD_COLUMNS: dict[str, tuple[Callable[[Any], bytes], int]] = {
     "s_final": (arrays.json_array, arrays.JSON_ARRAY),
     "s_kept": (arrays.json_array, arrays.JSON_ARRAY),
     "s_payload": (arrays.json_array, arrays.JSON_ARRAY),
+    "s_from": (arrays.int4_array, arrays.INT4_ARRAY),
+    "s_own": (arrays.text_array, arrays.TEXT_ARRAY),
+    "s_begun_ms": (arrays.int8_array, arrays.INT8_ARRAY),
+    "s_base": (arrays.int4_array, arrays.INT4_ARRAY),
+    "s_delta_seq": (arrays.int4_array, arrays.INT4_ARRAY),
     "c_rec": (arrays.int4_array, arrays.INT4_ARRAY),
     "c_ordinal": (arrays.int4_array, arrays.INT4_ARRAY),
     "c_task": (arrays.text_array, arrays.TEXT_ARRAY),
@@ -215,5 +220,11 @@ RECORD_COLUMNS: dict[str, tuple[Callable[[Any], bytes], int]] = {
     "k_workflow": (arrays.text_array, arrays.TEXT_ARRAY),
     "k_task": (arrays.text_array, arrays.TEXT_ARRAY),
     "k_input": (arrays.json_array, arrays.JSON_ARRAY),
+    "h_rec": (arrays.int4_array, arrays.INT4_ARRAY),
+    "h_task": (arrays.text_array, arrays.TEXT_ARRAY),
+    "h_changes": (arrays.json_array, arrays.JSON_ARRAY),
+    "h_contribution": (arrays.json_array, arrays.JSON_ARRAY),
+    "h_state": (arrays.json_array, arrays.JSON_ARRAY),
+    "h_ended_ms": (arrays.int8_array, arrays.INT8_ARRAY),
 }
 LINEAR_COLUMNS = ("f_flow", "f_seq", "f_lease", "f_kind", "f_task", "f_changes", "f_state")

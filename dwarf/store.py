@@ -59,6 +59,7 @@ from dwarf.rows import (
     SignalRow,
     SourceRow,
     SweptRow,
+    read_bytes,
     read_rows,
 )  # fmt: skip
 
@@ -86,6 +87,18 @@ class Recorded(msgspec.Struct):
     children: list[int | None]
 
 
+class DueKey(msgspec.Struct, frozen=True):
+    """A fairness key with due work in a half and a band; `weight` is the lowest among its due rows."""
+
+    half: int
+    priority: int
+    fairness_key: str
+    weight: float
+
+
+_DUE = (read_int2, read_int2, read_text, read_float8)
+
+
 class NewFlows(msgspec.Struct):
     """Flows to create, column by column; a column that is None takes its default for every flow."""
 
@@ -103,6 +116,15 @@ class NewFlows(msgspec.Struct):
     thread_ids: Sequence[int | None] | None = None
     delete_on_completion: Sequence[bool] | None = None
     start_at: Sequence[int | None] | None = None
+
+
+class Keyed(msgspec.Struct):
+    """What came of an idempotency key. `state`: created, existing (made before of the same input), conflict (of another input),
+    busy (another transaction is creating under the key) or missing; in the last two there is no flow."""
+
+    state: str
+    flow_id: int | None
+    token: str | None
 
 
 class Store:
@@ -141,6 +163,36 @@ class Store:
             _time(now),
         )
         return _array(read_int8_array, columns[0]), _one(read_int8, columns[1])
+
+    async def create_keyed(self, key: str, new: NewFlows, *, now: int | None = None) -> Keyed:
+        """Create the one flow of `new` under an idempotency key of its workflow, or find the one created under it before.
+
+        In a transaction of its own, and never born claimed: others with the same key wait for it.
+        """
+        columns = await self._call(
+            "create_keyed",
+            _text(key),
+            _text(new.tokens[0]),
+            _text(new.workflows[0]),
+            _int4(new.graph_ids[0]),
+            _text(new.tasks[0]),
+            (new.inputs[0], JSON),
+            (int2(new.priorities[0]), INT2),
+            _int4(new.budgets_ms[0]),
+            (b"" if new.fairness_keys is None else new.fairness_keys[0].encode(), TEXT),
+            (float8(1.0 if new.weights is None else new.weights[0]), FLOAT8),
+            (None if new.baggage is None else new.baggage[0], JSON),
+            _text_or_null(new.tenants),
+            _int8_or_null(new.thread_ids),
+            (boolean(bool(new.delete_on_completion and new.delete_on_completion[0])), BOOL),
+            _time(None if new.start_at is None else new.start_at[0]),
+            _time(now),
+        )
+        return _keyed(columns)
+
+    async def find_keyed(self, workflow: str, key: str, input_: bytes) -> Keyed:
+        """Find the flow created under an idempotency key; the state is `existing`, `conflict` or `missing`."""
+        return _keyed(await self._call("find_keyed", _text(workflow), _text(key), (input_, JSON)))
 
     async def put_graphs(self, graphs: Sequence[tuple[bytes, str, str, bytes]], *, now: int | None = None) -> list[int]:
         """Store graphs given as (hash, name, entry task, definition) and return their numbers, in order."""
@@ -182,6 +234,16 @@ class Store:
         parameters = ((int2(half), INT2), (int2(priority), INT2), (None if after is None else after.encode(), TEXT), _int4(limit))
         columns = await self._call("due_keys", *parameters)
         return dict(zip(read_text(columns[0]), read_float8(columns[1]), strict=True))
+
+    async def due(self, limit: int) -> list[DueKey]:
+        """Return the fairness keys with due work by half and band, best band first, at most `limit` of each."""
+        columns = await self._call("due", _int4(limit))
+        return [DueKey(*row) for row in zip(*(read(cells) for read, cells in zip(_DUE, columns, strict=True)), strict=True)]
+
+    async def look(self, session: int, wake_limit: int, *, now: int | None = None) -> tuple[int, bool]:
+        """Wake sleepers whose time has come; return how many, and whether signals wait for the session."""
+        woken, has_signals = await self._call("look", _int4(session), _int4(wake_limit), _time(now))
+        return int(_one(read_int4, woken)), bool(_one(read_bool, has_signals))
 
     # Claims and records
 
@@ -246,6 +308,29 @@ class Store:
         )
         return int(_one(read_int4, columns[0]))
 
+    async def owned(self, session: int) -> set[tuple[int, int, int]]:
+        """Return the running rows of a session: (flow, branch, lease)."""
+        columns = await self._call("owned", _int4(session))
+        return set(zip(read_int8(columns[0]), read_int8(columns[1]), read_int4(columns[2]), strict=True))
+
+    # Graphs and settings
+
+    async def load_graphs(self, graph_ids: Sequence[int]) -> list[tuple[int, bytes, str, str, bytes]]:
+        """Return graphs by their numbers: (number, hash, name, entry task, definition)."""
+        columns = await self._call("graphs", (int4_array(graph_ids), arrays.INT4_ARRAY))
+        readers = (read_int4, read_bytes, read_text, read_text, read_bytes)
+        return list(zip(*(read(cells) for read, cells in zip(readers, columns, strict=True)), strict=True))
+
+    async def register_workflows(self, graph_ids: Mapping[str, int], *, now: int | None = None) -> None:
+        """Name the graphs that flows of these URLs follow from now on."""
+        urls = (arrays.text_array(list(graph_ids)), arrays.TEXT_ARRAY)
+        await self._call("register_workflows", urls, (int4_array(list(graph_ids.values())), arrays.INT4_ARRAY), _time(now))
+
+    async def put_settings(self, settings: Mapping[str, int]) -> None:
+        """Write the numbers that everybody on the shard agrees on: shard_index, max_priority, time_budget_ms."""
+        names = (arrays.text_array(list(settings)), arrays.TEXT_ARRAY)
+        await self._call("put_settings", names, (int8_array(list(settings.values())), arrays.INT8_ARRAY))
+
     # What inputs stand on
 
     async def load_documents(self, places: Sequence[tuple[int, int, int, int]]) -> list[DocumentRow]:
@@ -307,6 +392,33 @@ class Store:
         columns = await self._call("take_signals", _int4(session), _int4(limit))
         return read_rows(SignalRow, SIGNALS, columns)
 
+    # Background work
+
+    async def ensure_partitions(self, days_ahead: int, *, now: int | None = None) -> int:
+        """Make the partitions that are missing, of today and the days ahead, and return how many tables were made."""
+        columns = await self._call("ensure_partitions", _int4(days_ahead), _time(now))
+        return int(_one(read_int4, columns[0]))
+
+    async def reap(self, limit: int, *, now: int | None = None) -> int:
+        """Remove at most `limit` trees that are deleted and due; return how many there were."""
+        columns = await self._call("reap", _int4(limit), _time(now))
+        return int(_one(read_int4, columns[0]))
+
+    async def expired(self, age_ms: int, limit: int, *, after: int = 0, now: int | None = None) -> list[int]:
+        """Return open roots that are older than `age_ms`, oldest first, at most `limit`, from behind flow `after`."""
+        columns = await self._call("expired", _int8(age_ms), _int4(limit), _int8(after), _time(now))
+        return read_int8(columns[0])
+
+    async def expire(self, root_id: int, age_ms: int, *, now: int | None = None) -> bool:
+        """Terminate a root that is open and older than `age_ms`; False where it is not."""
+        columns = await self._call("expire", _int8(root_id), _int8(age_ms), _time(now))
+        return bool(_one(read_bool, columns[0]))
+
+    async def forget_sessions(self, patience_ms: int, *, now: int | None = None) -> int:
+        """Forget sessions that ended `patience_ms` ago or earlier and hold nothing; return how many."""
+        columns = await self._call("forget_sessions", _int4(patience_ms), _time(now))
+        return int(_one(read_int4, columns[0]))
+
 
 _LINEAR_ONLY = {*LINEAR_COLUMNS, "p_closing"}
 
@@ -321,6 +433,21 @@ def _int8(value: int) -> Parameter:
 
 def _text(value: str) -> Parameter:
     return (value.encode(), TEXT)
+
+
+def _text_or_null(column: Sequence[str | None] | None) -> Parameter:
+    value = None if column is None else column[0]
+    return (None if value is None else value.encode(), TEXT)
+
+
+def _int8_or_null(column: Sequence[int | None] | None) -> Parameter:
+    value = None if column is None else column[0]
+    return (None if value is None else int8(value), INT8)
+
+
+def _keyed(columns: Sequence[Cells]) -> Keyed:
+    state, flow_id, token = columns
+    return Keyed(_one(read_text, state), _one(read_int8, flow_id), _one(read_text, token))
 
 
 def _time(micros: int | None) -> Parameter:

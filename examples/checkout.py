@@ -1,8 +1,11 @@
-"""A checkout: stock is reserved line by line, the card is charged, and what was reserved is released when that fails.
+"""A checkout: stock is reserved line by line, the card is charged, the parcel is handed over.
+
+When one of these fails, what went before is undone, latest first: the charge is refunded, the stock is released.
 
 dwarf graph render examples.checkout:app:checkout -o checkout.svg
 dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [{"sku": "A1", "price": 20, "count": 2}]}'
-dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [], "card": "expired"}'
+dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [{"sku": "A1", "price": 20}], "card": "expired"}'
+dwarf graph simulate examples.checkout:app:checkout --state '{"lines": [{"sku": "A1", "price": 20}], "address": "the Moon"}'
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import msgspec
 from dwarf import END, App, Flow, Graph, Reducer, Retry, TaskError
 
 app = App()
+
+SOLD_OUT = {"Z9"}
 
 
 class Line(msgspec.Struct):
@@ -28,22 +33,28 @@ def checkout() -> Graph:
     graph.set_url("Validate", "orders.validate")
     graph.set_url("Reserve", "inventory.reserve")
     graph.set_url("Charge", "billing.charge")
+    graph.set_url("Refund", "billing.refund")
     graph.set_url("Release", "inventory.release")
     graph.set_url("Review", "orders.review")
     graph.set_url("Confirm", "orders.confirm")
     graph.add_transition_for_each("Validate", "Reserve", "lines", "line")
     graph.add_transition("Reserve", "Price")
+    graph.add_transition_on_error("Reserve", "Lack")  # inside its branch: the other lines are reserved all the same …
+    graph.add_transition("Lack", "Price")
     graph.set_fan_in("Price")
+    graph.add_transition_switch("Price", "Release", "lacking")  # … and released here
     graph.add_transition_switch("Price", "Review", "total >= 1000")
     graph.add_transition_switch("Price", "Charge", "true")
     graph.add_transition_switch("Review", "Charge", "approved")
     graph.add_transition_switch("Review", "Release", "true")
     graph.add_transition("Charge", "Confirm")
     graph.add_transition_on_error("Charge", "Release")
-    graph.add_transition_chain("Confirm", END)
-    graph.add_transition("Release", END)
+    graph.add_transition("Confirm", END)
+    graph.add_transition_on_error("Confirm", "Refund")
+    graph.add_transition_chain("Refund", "Release", END)
     graph.set_reducer("total", Reducer.ADD)
     graph.set_reducer("reservations", Reducer.APPEND)
+    graph.set_reducer("lacking", Reducer.APPEND)
     return graph
 
 
@@ -56,8 +67,16 @@ def validate(lines: list[Line]) -> dict[str, object]:
 
 
 @app.task("inventory.reserve", retry=Retry(on=ConnectionError, initial_delay=0.2, give_up_after=60))
-async def reserve(flow: Flow, line: Line) -> dict[str, object]:
+async def reserve(line: Line) -> dict[str, object]:
+    if line.sku in SOLD_OUT:
+        raise TaskError(f"{line.sku} is sold out", status=409, sku=line.sku)
     return {"reservations": f"{line.sku}x{line.count}", "total": line.price * line.count}
+
+
+@app.task("Lack")
+def lack(flow: Flow, line: Line) -> None:
+    flow["lacking"] = line.sku
+    flow.delete("onErr")
 
 
 @app.task("Price")
@@ -78,9 +97,16 @@ def charge(flow: Flow, total: int = 0, shipping: int = 0, card: str = "") -> Non
     flow["receipt"] = {"charged": total + shipping, "reference": flow.step_key}
 
 
+@app.task("billing.refund")
+def refund(flow: Flow) -> None:
+    flow["refund"] = {"refunded": flow["receipt"]["charged"], "reference": flow.step_key}
+
+
 @app.task("orders.confirm")
-def confirm(flow: Flow) -> None:
-    flow["confirmed"] = True
+def confirm(address: str = "") -> dict[str, object]:
+    if address == "the Moon":
+        raise TaskError(f"no carrier goes to {address}", status=422, address=address)
+    return {"confirmed": True}
 
 
 @app.task("inventory.release")

@@ -209,6 +209,7 @@ create table dwarf.active (
   , arrived int
   , failed int
   , last_ordinal int
+  , fan_depth int
   , priority smallint not null
   , half smallint not null
   , status smallint not null
@@ -300,7 +301,7 @@ create table dwarf.signals (
   , kind smallint not null
 );
 
-create index signals_session_idx on dwarf.signals (session);
+create index signals_session_signal_id_idx on dwarf.signals (session, signal_id);
 
 create table dwarf.idempotency (
   workflow text not null
@@ -361,14 +362,16 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/take_v1.sql
 -- include functions/observe_v1.sql
 -- include functions/claim_v1.sql
--- include functions/apply_linear_v1.sql
+-- include functions/chain.sql
+-- include functions/lanes_v1.sql
+-- include functions/record_linear_v1.sql
 -- include functions/apply_rows_v1.sql
 -- include functions/count_down_v1.sql
 -- include functions/wake_callers_v1.sql
 -- include functions/unpark_v1.sql
 -- include functions/park_v1.sql
+-- include functions/chain_history_v1.sql
 -- include functions/record_v1.sql
--- include functions/lanes_v1.sql
 -- include functions/sessions_v1.sql
 -- include functions/wake_rows_v1.sql
 -- include functions/wake_v1.sql
@@ -401,3 +404,9 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/recover_steps.sql
 -- include views.sql
 -- include comments.sql
+-- include functions/find_flows_v1.sql
+-- include functions/ended_v1.sql
+-- include functions/fingerprint_v1.sql
+-- include functions/history_v1.sql
+-- include functions/replay_v1.sql
+-- include functions/shard_gauges_v1.sql

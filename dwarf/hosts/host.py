@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 from dwarf.flow import Flow
 from dwarf.graph import Graph
+from dwarf.state import State
+
+# While a graph is being loaded for a flow: that flow's baggage, as its tasks will read it.
+loading_baggage: ContextVar[State] = ContextVar("loading_baggage")
 
 
 @runtime_checkable

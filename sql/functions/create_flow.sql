@@ -26,8 +26,7 @@ begin
   end if;
   if v_option.idempotency_key is not null then
     select k.state, k.flow_id, k.token into v_made
-    from dwarf.create_keyed_v1(v_option.idempotency_key, sha256(convert_to(dwarf.peek(v_state)::text, 'UTF8')), v_token, p_workflow
-    , v_graph.graph_id, v_graph.entry_task, v_state, v_option.priority, v_option.budget_ms, v_option.fairness_key, v_option.weight
+    from dwarf.create_keyed_v1(v_option.idempotency_key, v_token, p_workflow, v_graph.graph_id, v_graph.entry_task, v_state, v_option.priority, v_option.budget_ms, v_option.fairness_key, v_option.weight
     , v_option.baggage, null, v_option.thread_id, v_option.delete_on_completion, v_option.start_at, p_now) k;
     if v_made.state in ('conflict', 'busy') then
       raise exception using errcode = 'DW409'

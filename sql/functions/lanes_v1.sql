@@ -24,3 +24,27 @@ return (
 create function dwarf.branch_block_v1() returns bigint
 language sql volatile
 return nextval('dwarf.branch_block_seq') << 20;
+
+-- Why a batch is not recorded now: 'stale' if the lane's epoch has moved on or it is not there, else 'repeated', and for the
+-- lane's last batch what it missed.
+create function dwarf.turned_away_v1(p_session int, p_lane smallint, p_epoch int, p_batch bigint, out state text, out missed int[])
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+  select case when l.epoch = p_epoch and l.batch >= p_batch then 'repeated' else 'stale' end
+  , case when l.epoch = p_epoch and l.batch = p_batch then l.missed end
+  into state, missed
+  from dwarf.lanes l where l.session = p_session and l.lane = p_lane;
+  state := coalesce(state, 'stale');
+end $$;
+
+-- Mark flows that closed to be kept for a short while only: their outcome can be read for a minute.
+create function dwarf.doom_v1(p_flow bigint[], p_now timestamptz) returns void
+language plpgsql
+as $$
+begin
+  insert into dwarf.doomed(flow_id, day, due_at, hidden_at)
+  select d.id, (d.id >> 36) / 24, p_now + interval '60 s', p_now from unnest(p_flow) d(id)
+  on conflict (flow_id) do nothing;
+end $$;

@@ -4,6 +4,8 @@
 --   j_*         joining and caller rows that will be counted down or woken, distinct and sorted
 --   f_*         the linear path; ordinals 1..n. s_* every other record; ordinals go on. Both sorted by (flow, branch)
 --   c_*         new branches: rec is the place of their record in s_*. k_* new children, likewise
+--   h_*         the steps of chains but for the last of each, in order: rec is the place in s_* of the record that ends the chain
+-- An array of which every element is null is left out.
 -- Returns state 'ok', or 'stale' (the epoch has moved on) or 'repeated' (this batch is recorded: missed is what it returned
 -- then); the ordinals not applied; the rows made claimable; the flow ids of the children, in the order of k_*.
 create function dwarf.record_v1(
@@ -43,6 +45,11 @@ create function dwarf.record_v1(
 , s_final json[] default null
 , s_kept json[] default null
 , s_payload json[] default null
+, s_from int[] default null
+, s_own text[] default null
+, s_begun_ms bigint[] default null
+, s_base int[] default null
+, s_delta_seq int[] default null
 , c_rec int[] default null
 , c_ordinal int[] default null
 , c_task text[] default null
@@ -54,6 +61,12 @@ create function dwarf.record_v1(
 , k_workflow text[] default null
 , k_task text[] default null
 , k_input json[] default null
+, h_rec int[] default null
+, h_task text[] default null
+, h_changes json[] default null
+, h_contribution json[] default null
+, h_state json[] default null
+, h_ended_ms bigint[] default null
 , p_now timestamptz default null
 , out state text
 , out missed int[]
@@ -75,17 +88,12 @@ declare
   v_now timestamptz := coalesce(p_now, dwarf.now());
   v_linear int := coalesce(cardinality(f_flow), 0);
   v_rows record;
-  v_doomed bigint[];
   v_counted record;
 begin
   update dwarf.lanes l set batch = p_batch, missed = null
   where l.session = p_session and l.lane = p_lane and l.epoch = p_epoch and l.batch < p_batch;
   if not found then
-    select case when l.epoch = p_epoch and l.batch >= p_batch then 'repeated' else 'stale' end
-    , case when l.epoch = p_epoch and l.batch = p_batch then l.missed end
-    into state, missed
-    from dwarf.lanes l where l.session = p_session and l.lane = p_lane;
-    state := coalesce(state, 'stale');
+    select x.state, x.missed into state, missed from dwarf.turned_away_v1(p_session, p_lane, p_epoch, p_batch) x;
     return;
   end if;
   state := 'ok';
@@ -105,23 +113,29 @@ begin
   end if;
 
   if v_linear > 0 then
-    select x.missed, x.doomed into missed, v_doomed
-    from dwarf.apply_linear_v1(p_session, v_now, f_flow, f_seq, f_lease, f_kind, f_task, f_changes, f_state) x;
+    select x.missed into missed
+    from dwarf.record_linear_v1(p_session, null, null, null, f_flow, f_seq, f_lease, f_kind, f_task, f_changes, f_state, null, v_now) x;
   end if;
 
   if s_flow is not null then
     select * into v_rows from dwarf.apply_rows_v1(p_session, v_now, s_flow, s_branch, s_seq, s_lease, s_kind, s_status, s_via, s_task, s_goto
     , s_error, s_changes, s_contribution, s_snapshot, s_delta, s_delay_ms, s_size, s_count, s_first, s_final
-    , array(select k is not null from unnest(s_kept) with ordinality t(k, ord) order by ord));
+    , case when s_kept is not null then array(select k is not null from unnest(s_kept) with ordinality t(k, ord) order by ord) end
+    , s_from, s_own, s_begun_ms, s_base, s_delta_seq);
     missed := missed || array(select v_linear + g from unnest(v_rows.missed) g);
-    v_doomed := v_doomed || v_rows.doomed;
+    if v_rows.doomed is not null then
+      perform dwarf.doom_v1(v_rows.doomed, v_now);
+    end if;
+    if v_rows.chains is not null then
+      perform dwarf.chain_history_v1(v_now, v_rows.chains, h_rec, h_task, h_changes, h_contribution, h_state, h_ended_ms);
+    end if;
     if v_rows.unparked_flow is not null then
       perform dwarf.unpark_v1(v_rows.unparked_flow, v_rows.unparked_branch);
     end if;
     if c_rec is not null then
       insert into dwarf.active(flow_id, branch, seq, lease, owner, depth, status, priority, half, budget_ms, day, base_branch, base_seq
       , weight, created_at, claimable, wake_at, started_at, due_at, join_branch, ordinal, task, fairness_key, delta)
-      select p.flow_id, s_first[c.rec] + c.ordinal, 1, case when c.hot then 1 else 0 end, case when c.hot then p_session end, p.depth
+      select p.flow_id, s_first[c.rec] + c.ordinal, 1, case when c.hot then 1 else 0 end, case when c.hot then p_session end, coalesce(p.fan_depth, p.depth)
       , case when c.hot then 2 else 1 end, p.priority, p.half, p.budget_ms, p.day, p.branch, p.seq - 1, p.weight, v_now
       , case when not c.hot and s_delay_ms[c.rec] is null then v_now end
       , case when not c.hot then v_now + s_delay_ms[c.rec] * interval '1 ms' end
@@ -152,11 +166,6 @@ begin
     end if;
   end if;
 
-  if v_doomed is not null then
-    insert into dwarf.doomed(flow_id, day, due_at, hidden_at)
-    select d.id, (d.id >> 36) / 24, v_now + interval '60 s', v_now from unnest(v_doomed) d(id)
-    on conflict (flow_id) do nothing;
-  end if;
   if cardinality(missed) > 0 then
     update dwarf.lanes l set missed = record_v1.missed where l.session = p_session and l.lane = p_lane;
   end if;

@@ -126,6 +126,7 @@ create table dwarf.active (
   , arrived int
   , failed int
   , last_ordinal int
+  , fan_depth int
   , priority smallint not null
   , half smallint not null
   , status smallint not null
@@ -217,7 +218,7 @@ create table dwarf.signals (
   , kind smallint not null
 );
 
-create index signals_session_idx on dwarf.signals (session);
+create index signals_session_signal_id_idx on dwarf.signals (session, signal_id);
 
 create table dwarf.idempotency (
   workflow text not null

@@ -3,6 +3,8 @@
 -- transactional: yes
 -- breaking: no
 
+-- include functions/faults_v1.sql
+
 -- include views.sql
 
 -- include comments.sql

@@ -20,3 +20,17 @@ select dwarf.cancel_v1($1, $2, $3) as done;
 
 -- name: resume_flow
 select dwarf.resume_v1($1, $2, $3) as done;
+
+-- name: create_keyed
+select
+  c.state
+  , c.flow_id
+  , c.token
+from dwarf.create_keyed_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) as c;
+
+-- name: find_keyed
+select
+  f.state
+  , f.flow_id
+  , f.token
+from dwarf.find_keyed_v1($1, $2, $3) as f;

@@ -700,6 +700,21 @@ def test_every_exception_has_a_disposition(error: BaseException, disposition: Di
     assert classify(error) is disposition
 
 
+@pytest.mark.parametrize(
+    ("statement", "disposition"),
+    [
+        ("insert into dwarf.flows(flow_id, day) values (1, 1)", Disposition.NO_PARTITION),
+        ("insert into dwarf.history(flow_id, day) values (1, 1)", Disposition.NO_PARTITION),
+        ("insert into dwarf.migrations(version, name, checksum, breaking, dwarf_version) values (-1, '', '', false, '')", Disposition.BISECT),
+        ("create table mine(day int) partition by list (day); insert into mine values (1)", Disposition.BISECT),
+    ],
+)
+def test_a_missing_partition_is_told_from_a_value_that_breaks_a_rule(database: str, statement: str, disposition: Disposition) -> None:
+    with psycopg.connect(database) as connection, pytest.raises(errors.CheckViolation) as caught:
+        connection.execute(statement.encode())
+    assert classify(caught.value) is disposition
+
+
 @pytest.mark.parametrize(("state", "kind"), [("DW400", InvalidArgument), ("DW404", NotFound), ("DW409", Conflict), ("DW499", DwarfError)])
 def test_a_refusal_in_sql_is_an_error_of_ours(run: Run, empty_database: str, state: str, kind: type[DwarfError]) -> None:
     async def body() -> None:

@@ -89,7 +89,7 @@ def test_a_commit_that_nobody_heard_of_is_not_sent_again(rig: Rig) -> None:
 
         async def execute(self, statement: bytes, parameters: Any = (), **how: Any) -> Any:
             result = await super().execute(statement, parameters, **how)
-            if b"record_v1" in statement and not Deaf.lost:
+            if b"dwarf.record_" in statement and not Deaf.lost:
                 Deaf.lost = True
                 self.close()
                 raise ConnectionLost("the reply was dropped")
@@ -216,6 +216,75 @@ def test_a_deadlock_is_tried_again(rig: Rig) -> None:
     assert len(rig.closed()) == rig.steps() == 2
 
 
+DROP_DAYS = """do $$ declare v_part record; begin
+  for v_part in select parent, day from dwarf.partitions_v1() loop
+    execute format('drop table dwarf.%s_d%s', v_part.parent, v_part.day);
+  end loop;
+end $$"""
+
+
+@pytest.mark.parametrize("years", [0, 30])
+def test_where_the_partition_of_a_day_is_missing_it_is_made_and_the_batch_recorded(rig: Rig, years: int) -> None:
+    """Nobody has looked after the partitions before midnight, or the clock has jumped. Nothing of it is the flows' fault."""
+
+    async def play() -> None:
+        entries = await rig.start(20)
+        rig.view.execute(DROP_DAYS)
+        rig.view.execute("update dwarf.live set day = day + %s * 365", (years,))
+        rig.view.execute("update dwarf.live set flow_id = flow_id + ((%s * 365::bigint * 24) << 36)", (years,))
+        rig.view.execute("update dwarf.live set root_id = flow_id")
+        rig.view.execute("update dwarf.active set day = day + %s * 365", (years,))
+        rig.view.execute("update dwarf.active set flow_id = flow_id + ((%s * 365::bigint * 24) << 36)", (years,))
+        for entry in entries:
+            entry.flow_id = entry.root_id = entry.flow_id + ((years * 365 * 24) << 36)
+        writer = rig.writer()
+        written = await writer.write(entries)
+        assert (written.missed, written.poisoned, written.unstorable) == ([], [], [])
+        assert (writer.retried, writer.reconnected) == (1, 1)
+        writer.close()
+
+    asyncio.run(play())
+    assert list(rig.closed().values()) == [6] * 20
+    assert rig.steps() == 20
+
+
+def test_a_partition_that_cannot_be_made_at_once_is_made_once_it_can(rig: Rig) -> None:
+    """Another session holds the parents: making one gives up after a while, and is tried again."""
+
+    async def play() -> None:
+        entries = await rig.start(2)
+        rig.view.execute(DROP_DAYS)
+        writer = rig.writer()
+        await writer.open()
+        with psycopg.connect(rig.dsn) as holder:
+            holder.execute("lock table only dwarf.flows in share update exclusive mode")
+            writing = asyncio.create_task(writer.write(entries))
+            while writer.retried < 2:
+                await asyncio.sleep(0.01)
+            holder.rollback()
+            assert (await writing).missed == []
+        writer.close()
+
+    asyncio.run(play())
+    assert len(rig.closed()) == rig.steps() == 2
+
+
+def test_a_partition_that_cannot_be_made_for_long_fails_the_batch_and_no_flow(rig: Rig) -> None:
+    async def play() -> None:
+        entries = await rig.start(2)
+        rig.view.execute(DROP_DAYS)
+        writer = rig.writer()
+        with psycopg.connect(rig.dsn) as holder:
+            holder.execute("lock table only dwarf.flows in share update exclusive mode")
+            with pytest.raises(psycopg.errors.CheckViolation, match="no partition of relation"):
+                await writer.write(entries)
+        assert (await writer.write(entries)).missed == [], "it is for the next attempt"
+        writer.close()
+
+    asyncio.run(play())
+    assert list(rig.closed().values()) == [6, 6]
+
+
 def test_a_lane_opened_by_another_process_is_lost(rig: Rig) -> None:
     async def play() -> None:
         entries = await rig.start(2)
@@ -234,7 +303,7 @@ def test_a_lane_opened_by_another_process_is_lost(rig: Rig) -> None:
 
 async def waiting_backend(rig: Rig) -> int:
     """Return the backend that waits for a lock inside a record call."""
-    query = "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like '%record_v1%' and datname = current_database()"
+    query = "select pid from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'dwarf\\.record\\w*_v1' and datname = current_database()"
     for _ in range(3_000):
         rows = await asyncio.to_thread(lambda: rig.view.execute(query).fetchall())
         if rows:

@@ -441,14 +441,9 @@ PATHS = {
     "due_keys": "Index Only Scan",
     "next_wake": "Index Only Scan active_wake_at_idx active",
     "wake": "Index Scan active_wake_at_idx active",
-    "take_signals": "signals_session_idx",
+    "take_signals": "Index Scan signals_session_signal_id_idx signals",
     "resume": "Index Scan parks_root_id_idx parks",
 }
-KNOWN_FAULTS = {
-    "take_signals": "without statistics, and before PostgreSQL 18 with them, the signals of all sessions are read in the order of their key",
-    "resume": "its update of the park goes through the index of all open interrupts, when it was planned while there were few",
-}
-KNOWN = {name: pytest.mark.xfail(reason=reason, strict=False) for name, reason in KNOWN_FAULTS.items()}
 # Calls that handle less than half of BATCH rows.
 FEW = dict.fromkeys(("due_bands", "next_wake", "cancel", "terminate", "resume", "open_lane", "renew_session", "load_members"), 1) | {
     "take_signals": 5
@@ -484,6 +479,6 @@ def problems(full: tuple[Desk, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=KNOWN[name]) if name in KNOWN else name for name in CALLS])
+@pytest.mark.parametrize("name", CALLS)
 def test_a_call_reads_what_it_needs_and_no_more_whatever_the_tables_hold(problems: dict[str, list[str]], name: str) -> None:
     assert problems[name] == [], "\n".join(problems[name])

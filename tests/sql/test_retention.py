@@ -420,7 +420,7 @@ def test_verbs_beside_a_move(player: Player, database: str, until: Until, verb: 
     finish(player, flow_id)
 
 
-@pytest.mark.xfail(strict=True, reason="the functions of load_v1.sql look under the day of the claim alone")
+@pytest.mark.row("I8", "M38")
 @pytest.mark.parametrize("claims", [1, 2])
 def test_what_was_claimed_before_a_move_is_still_found_after_it(player: Player, claims: int) -> None:
     flow_id = player.create("deep", {"xs": [0, 3]})

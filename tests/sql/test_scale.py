@@ -155,10 +155,7 @@ def reads(desk: Desk) -> dict[str, Callable[[], Any]]:
     }
 
 
-PRUNED_LATE = "every load of documents, changes, sources, members and parks locks all partitions of history or flows"
-
-
-@pytest.mark.parametrize("calls", [writes, pytest.param(reads, marks=pytest.mark.xfail(reason=PRUNED_LATE, strict=False))])
+@pytest.mark.parametrize("calls", [writes, reads])
 def test_a_year_of_partitions_costs_no_locks(year: str, calls: Callable[[Desk], dict[str, Callable[[], Any]]]) -> None:
     with Desk(year) as desk:
         for _ in range(6):  # plans are cached from here on

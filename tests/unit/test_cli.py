@@ -32,7 +32,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "check", CHECKOUT]) == 0
     assert main(["graph", "check", "examples.checkout:app"]) == 0, "an App with one graph needs no URL"
-    assert capsys.readouterr().out.startswith("checkout: valid, 7 tasks")
+    assert capsys.readouterr().out.startswith("checkout: valid, 9 tasks")
 
 
 @pytest.mark.parametrize(("target", "named"), [

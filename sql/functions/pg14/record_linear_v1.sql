@@ -1,21 +1,29 @@
--- Advance or close the trunks of flows that have one live row: the linear path. kind 1 advances, 9 advances and keeps the
--- successor running, 6 closes. p_state is the final state at a close, else the delta to store. Returns the ordinals not
--- applied (1..n), and the flows closed whose outcome is to be kept for a short while only.
+-- Record one batch of nothing but linear records, the trunks of flows that have one live row: the short form of record_v1. A
+-- function of its own, without a second one inside: parsing defaults and calling functions is what small batches cost most.
+--   lane        p_session, p_lane, p_epoch, p_batch as in record_v1, which calls this with a null p_lane for its own linear
+--               records: then the lane has been raised and the live rows are locked
+--   f_*         kind 1 advances, 9 advances and keeps the successor running, 6 closes; f_state is the final state at a close,
+--               else the delta to store. Sorted by flow. p_closing: the flows that close, sorted
+-- Returns state and the ordinals not applied (1..n), as record_v1 does.
 -- With index scans off and bitmap scans on, only look-ups by key reach the tables: the arrays stay outside (branch comes from
 -- the locked set too: `s.branch = 0` alone would let a bitmap scan read the whole index). Rows are changed
 -- by primary key from the locked set, never by ctid: a harmless concurrent update would leave history without its row.
-create function dwarf.apply_linear_v1(
+create function dwarf.record_linear_v1(
   p_session int
+, p_lane smallint
+, p_epoch int
+, p_batch bigint
+, f_flow bigint[]
+, f_seq int[]
+, f_lease int[]
+, f_kind smallint[]
+, f_task text[]
+, f_changes json[]
+, f_state json[]
+, p_closing bigint[]
 , p_now timestamptz
-, p_flow bigint[]
-, p_seq int[]
-, p_lease int[]
-, p_kind smallint[]
-, p_task text[]
-, p_changes json[]
-, p_state json[]
+, out state text
 , out missed int[]
-, out doomed bigint[]
 )
 language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -31,15 +39,30 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
+  v_now timestamptz := coalesce(p_now, dwarf.now());
+  v_doomed bigint[];
   v_ordinals int[];
   v_found int;
   v_changed int;
   v_closed int;
   v_ended int;
 begin
+  state := 'ok';
+  if p_lane is not null then
+    update dwarf.lanes l set batch = p_batch, missed = null
+    where l.session = p_session and l.lane = p_lane and l.epoch = p_epoch and l.batch < p_batch;
+    if not found then
+      select x.state, x.missed into state, missed from dwarf.turned_away_v1(p_session, p_lane, p_epoch, p_batch) x;
+      return;
+    end if;
+  end if;
+  if p_closing is not null then
+    perform 1 from unnest(p_closing) q(id) cross join lateral (select 1 from dwarf.live l where l.flow_id = q.id for update) x;
+  end if;
+
   with m as materialized (
     select a.*, r.seq, r.kind, r.next_task, r.changes, r.state, r.ord::int
-    from unnest(p_flow, p_seq, p_lease, p_kind, p_task, p_changes, p_state) with ordinality
+    from unnest(f_flow, f_seq, f_lease, f_kind, f_task, f_changes, f_state) with ordinality
       r(flow_id, seq, lease, kind, next_task, changes, state, ord)
     cross join lateral (
       select s.flow_id, s.branch, s.day, s.depth, s.attempt, s.owner, s.created_at, s.started_at, s.task
@@ -56,10 +79,10 @@ begin
     , status = 1 + (m.kind >> 3)
     , todo = 0
     , owner = case when m.kind = 9 then p_session end
-    , claimable = case when m.kind = 1 then p_now end
-    , created_at = p_now
-    , started_at = case when m.kind = 9 then p_now end
-    , due_at = case when m.kind = 9 then p_now + (s.budget_ms + 30000) * interval '1 ms' end
+    , claimable = case when m.kind = 1 then v_now end
+    , created_at = v_now
+    , started_at = case when m.kind = 9 then v_now end
+    , due_at = case when m.kind = 9 then v_now + (s.budget_ms + 30000) * interval '1 ms' end
     , attempt = 0
     , deaths = 0
     , delta = coalesce(m.state, s.delta)
@@ -72,7 +95,7 @@ begin
     returning 1
   ), h as (
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at, task, changes)
-    select m.flow_id, 0, m.seq, m.day, m.depth, m.attempt, 6, m.owner, m.created_at, m.started_at, p_now, m.task, m.changes from m
+    select m.flow_id, 0, m.seq, m.day, m.depth, m.attempt, 6, m.owner, m.created_at, m.started_at, v_now, m.task, m.changes from m
   ), l as (
     delete from dwarf.live l using m where m.kind = 6 and l.flow_id = m.flow_id
     returning l.*, m.task, m.state
@@ -80,20 +103,26 @@ begin
     insert into dwarf.flows(flow_id, day, root_id, status, priority, delete_on_completion, graph_id, budget_ms, weight, created_at
     , ended_at, thread_id, token, workflow, fairness_key, tenant, task, baggage, input, final_state)
     select l.flow_id, l.day, l.root_id, 6, l.priority, l.delete_on_completion, l.graph_id, l.budget_ms, l.weight, l.created_at
-    , p_now, l.thread_id, l.token, l.workflow, l.fairness_key, l.tenant, l.task, l.baggage, l.input, l.state
+    , v_now, l.thread_id, l.token, l.workflow, l.fairness_key, l.tenant, l.task, l.baggage, l.input, l.state
     from l
   )
   select count(*), array_agg(m.ord), count(*) filter (where m.kind = 6)
   , (select count(*) from u) + (select count(*) from d)
   , (select count(*) from l), (select array_agg(l.flow_id) filter (where l.delete_on_completion) from l)
-  into v_found, v_ordinals, v_closed, v_changed, v_ended, doomed
+  into v_found, v_ordinals, v_closed, v_changed, v_ended, v_doomed
   from m;
   if v_found <> v_changed or v_closed <> v_ended then
     raise exception using errcode = 'DW901'
     , message = format('%s linear rows locked but %s changed, %s flows closed but %s live rows were there', v_found, v_changed, v_closed, v_ended);
   end if;
   missed := case
-    when v_found = cardinality(p_flow) then '{}'
-    else array(select g from generate_series(1, cardinality(p_flow)) g where g <> all (coalesce(v_ordinals, '{}')))
+    when v_found = cardinality(f_flow) then '{}'
+    else array(select g from generate_series(1, cardinality(f_flow)) g where g <> all (coalesce(v_ordinals, '{}')))
   end;
+  if v_doomed is not null then
+    perform dwarf.doom_v1(v_doomed, v_now);
+  end if;
+  if cardinality(missed) > 0 and p_lane is not null then
+    update dwarf.lanes l set missed = record_linear_v1.missed where l.session = p_session and l.lane = p_lane;
+  end if;
 end $$;

@@ -1,0 +1,52 @@
+"""`flow.cancelled` while a task runs: an event for tasks on the loop, and one for tasks in a thread.
+
+Both are set when the step is cancelled, taken away or out of time. What they wait on is made when a task first waits: most
+never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from dwarf.flow import Flag
+
+
+class LoopFlag(Flag):
+    """For async tasks: `await flow.cancelled.wait()`."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: asyncio.Event | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> bool:
+        """Wait until the flag is set."""
+        if not self.is_set():
+            self._event = self._event or asyncio.Event()
+            await self._event.wait()
+        return True
+
+
+class ThreadFlag(Flag):
+    """For tasks in a thread: `flow.cancelled.wait(timeout)`, as on a `threading.Event`."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        super().set()
+        self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set, at most `timeout` seconds; tell whether it is."""
+        return self._event.wait(timeout)

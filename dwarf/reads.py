@@ -1,0 +1,197 @@
+"""What clients ask of a shard, one method each, beside the statements that `Store` has.
+
+As in `dwarf.store` a method is one statement and one transaction; parameters are binary, rows come back as structs
+(`dwarf.read_rows`). Nothing here checks a key: callers compare the tokens that the rows bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from dwarf import arrays
+from dwarf.arrays import (
+    BOOL,
+    INT2,
+    INT4,
+    INT8,
+    TEXT,
+    TIMESTAMPTZ,
+    boolean,
+    int2,
+    int4,
+    int8,
+    int8_array,
+    micros,
+    read_int2,
+    read_int8,
+    read_text,
+)
+from dwarf.read_rows import (
+    ENDED,
+    FOUND_FLOW,
+    LISTED,
+    ORIGIN,
+    OUTCOME,
+    PARKED,
+    REPLAY,
+    SHARD_GAUGES,
+    STEPS,
+    WORKFLOWS,
+    WRITES,
+    EndedRow,
+    FoundFlow,
+    ListedRow,
+    OriginRow,
+    OutcomeRow,
+    ParkedRow,
+    ReplayRow,
+    ShardGauges,
+    StepRow,
+    WorkflowRow,
+    WritesRow,
+)  # fmt: skip
+from dwarf.rows import Reader, read_rows
+from dwarf.store import Parameter, Store
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+# The filters that both kinds of list have, in the order of their parameters.
+FILTERS = (
+    "status",
+    "workflow",
+    "name",
+    "thread_id",
+    "task",
+    "fairness_key",
+    "priority",
+    "older_than",
+    "newer_than",
+    "with_children",
+    "search",
+)
+_FILTER_TYPES = {
+    "status": INT2, "workflow": TEXT, "name": TEXT, "thread_id": INT8, "task": TEXT, "fairness_key": TEXT, "priority": INT2,
+    "older_than": TIMESTAMPTZ, "newer_than": TIMESTAMPTZ, "with_children": BOOL, "search": TEXT,
+}  # fmt: skip
+_BUILD = {INT2: int2, INT8: int8, TEXT: str.encode, BOOL: boolean, TIMESTAMPTZ: lambda value: int8(micros(value))}
+
+
+class Reads(Store):
+    """The store of a shard, with the statements of clients."""
+
+    async def _one(self, kind: type[Row], readers: Sequence[Reader], name: str, *parameters: Parameter) -> Row | None:
+        rows = read_rows(kind, readers, await self._call(name, *parameters))
+        return rows[0] if rows else None
+
+    # Where flows stand
+
+    async def statuses(self, flow_ids: Sequence[int]) -> dict[int, int]:
+        """Return where flows stand: 1 running, 4 interrupted, 6 to 9 ended. One that is not there is left out."""
+        ids, statuses = await self._call("statuses", _ids(flow_ids))
+        return dict(zip(read_int8(ids), read_int2(statuses), strict=True))
+
+    async def outcome(self, flow_id: int) -> OutcomeRow | None:
+        return await self._one(OutcomeRow, OUTCOME, "outcome", _int8(flow_id))
+
+    async def ended(self, flow_ids: Sequence[int], *, bytes_max: int) -> list[EndedRow]:
+        """Return how flows ended, those that have; without final states of more than `bytes_max`, as they are stored."""
+        return read_rows(EndedRow, ENDED, await self._call("ended", _ids(flow_ids), _int4(bytes_max)))
+
+    async def find_flows(self, flow_ids: Sequence[int]) -> list[FoundFlow]:
+        """Return what is known of flows, whose ids must be distinct."""
+        return read_rows(FoundFlow, FOUND_FLOW, await self._call("find_flows", _ids(flow_ids)))
+
+    async def fingerprint(self, flow_id: int) -> tuple[str, int, str] | None:
+        """Return a flow's token, where it stands, and a text that changes with each transition in it or below it."""
+        columns = await self._call("fingerprint", _int8(flow_id))
+        found = list(zip(read_text(columns[0]), read_int2(columns[1]), read_text(columns[2]), strict=True))
+        return found[0] if found else None
+
+    # Steps
+
+    async def history(self, flow_id: int) -> list[StepRow]:
+        """Return the steps of a flow and of the children below it, in no order."""
+        return read_rows(StepRow, STEPS, await self._call("history", _int8(flow_id)))
+
+    async def replay(self, flow_id: int) -> list[ReplayRow]:
+        """Return all that is needed to rebuild the inputs of one flow's steps."""
+        return read_rows(ReplayRow, REPLAY, await self._call("replay", _int8(flow_id)))
+
+    async def origin(self, flow_id: int) -> OriginRow | None:
+        return await self._one(OriginRow, ORIGIN, "origin", _int8(flow_id))
+
+    async def writes(self, flow_id: int, branch: int, seq: int) -> WritesRow | None:
+        """Return what one step wrote, and what it waits or waited for; None where it has left neither."""
+        return await self._one(WritesRow, WRITES, "writes", _int8(flow_id), _int8(branch), _int4(seq))
+
+    async def parked(self, flow_id: int, branch: int, seq: int) -> ParkedRow | None:
+        """Return what an interrupted step stands on; None when it does not wait any more."""
+        return await self._one(ParkedRow, PARKED, "parked", _int8(flow_id), _int8(branch), _int4(seq))
+
+    # Lists
+
+    async def list_open(self, filters: Mapping[str, Any], *, limit: int, before: int | None, scan: int) -> list[ListedRow]:
+        """Return a page of open flows, newest first; the last row may be the place where the list goes on. See `FILTERS`."""
+        place = (_or_null(int8, before), INT8)
+        columns = await self._call("list_open", _int4(limit), place, *_filters(filters), _int4(scan))
+        return read_rows(ListedRow, LISTED, columns)
+
+    async def list_closed(
+        self, filters: Mapping[str, Any], *, limit: int, before: tuple[datetime, int] | None, scan: int
+    ) -> list[ListedRow]:  # fmt: skip
+        """Return a page of ended flows, the last ended first; see `list_open`."""
+        ended_at, flow_id = before or (None, None)
+        place = ((_or_null(arrays.timestamptz, ended_at), TIMESTAMPTZ), (_or_null(int8, flow_id), INT8))
+        columns = await self._call("list_closed", _int4(limit), *place, *_filters(filters), _int4(scan))
+        return read_rows(ListedRow, LISTED, columns)
+
+    # Creating
+
+    async def find_workflows(self, urls: Sequence[str]) -> list[WorkflowRow]:
+        """Return the graphs that engines have registered under URLs."""
+        return read_rows(WorkflowRow, WORKFLOWS, await self._call("find_workflows", (arrays.text_array(urls), arrays.TEXT_ARRAY)))
+
+    # Verbs, and the shard as a whole
+
+    async def delete_flow(self, flow_id: int, reason: str, *, now: int | None = None) -> str:
+        """Delete a root and return what came of it: deleted, terminated, running, child or missing."""
+        columns = await self._call("delete_flow", _int8(flow_id), (reason.encode(), TEXT), (_or_null(int8, now), TIMESTAMPTZ))
+        return str(read_text(columns[0])[0])
+
+    async def now(self) -> int:
+        """Return the database's present time, in microseconds since 2000."""
+        return int(read_int8((await self._call("database_now"))[0])[0])
+
+    async def setting(self, name: str) -> int | None:
+        """Return a number that engines have agreed on, or None."""
+        values = read_int8((await self._call("setting", (name.encode(), TEXT)))[0])
+        return values[0] if values else None
+
+    async def shard_gauges(self) -> ShardGauges:
+        gauges = await self._one(ShardGauges, SHARD_GAUGES, "shard_gauges")
+        assert gauges is not None
+        return gauges
+
+
+def _int4(value: int) -> Parameter:
+    return (int4(value), INT4)
+
+
+def _int8(value: int) -> Parameter:
+    return (int8(value), INT8)
+
+
+def _ids(flow_ids: Sequence[int]) -> Parameter:
+    return (int8_array(flow_ids), arrays.INT8_ARRAY)
+
+
+def _or_null(build: Any, value: Any) -> bytes | None:
+    return None if value is None else build(value)
+
+
+def _filters(filters: Mapping[str, Any]) -> list[Parameter]:
+    return [(_or_null(_BUILD[_FILTER_TYPES[name]], filters.get(name)), _FILTER_TYPES[name]) for name in FILTERS]

@@ -1,0 +1,80 @@
+"""`python -m examples.demo`: a database, an engine that is killed half way, and what came of it. Exit code 0 if all is well."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from dwarf import migrate
+from dwarf.testing.postgres import EMBEDDED, Server, find_bindir
+from examples.demo.checks import Evidence, checks
+from examples.demo.play import play
+from examples.demo.process import ROOT, WorkerFailed
+from examples.demo.screen import Screen
+
+ROWS_SHOWN = 12
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the demo and return its exit code: 0 all is well, 1 something is not, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("--root", type=Path, default=Path(sysconfig.get_path("stdlib")), help="the folder to audit")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="where the report goes; emptied first")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # like Ctrl-C: stop what was started, then end
+    try:
+        with Screen() as screen, Server(find_bindir(EMBEDDED)) as server:
+            screen.say(f"PostgreSQL {EMBEDDED} runs in {server.folder}")
+            migrate.migrate(server.dsn())
+            evidence = asyncio.run(play(dsn=server.dsn(), root=given.root.resolve(), out=out, screen=screen))
+        return report(screen.console, evidence, out)
+    except KeyboardInterrupt:
+        print("interrupted; everything is stopped", file=sys.stderr)
+        return INTERRUPTED
+    except (WorkerFailed, TimeoutError) as error:
+        print(f"the demo failed: {str(error) or 'it took too long'}; the engine's log is {out / 'worker.log'}", file=sys.stderr)
+        return 1
+
+
+def report(console: Console, evidence: Evidence, out: Path) -> int:
+    """Print the audit's table, what ran twice and every check, and return the exit code."""
+    table = out / "report.md"
+    if table.exists():
+        console.print("\n[bold]The audit's report[/bold], its first lines")
+        console.print(escape("".join(table.read_text().splitlines(keepends=True)[: ROWS_SHOWN + 2])))
+    repeat(console, evidence)
+    console.print("[bold]Checks[/bold]")
+    done = list(checks(evidence))
+    for rule, holds in done:
+        console.print(f"  {'[green]ok[/green]    ' if holds else '[bold red]BROKEN[/bold red]'}  {escape(rule)}", soft_wrap=True)
+    console.print(f"\nreport  {table}\nchart   {out / 'chart.svg'}\njournal {out / 'journal'}", soft_wrap=True)
+    return 0 if all(holds for _, holds in done) else 1
+
+
+def repeat(console: Console, evidence: Evidence) -> None:
+    """Print which steps ran more than once, and why."""
+    again = evidence.repeated()
+    total = sum(map(len, evidence.runs.values()))
+    console.print(f"[bold]Steps that ran more than once[/bold]: {len(again)} of {len(evidence.runs)}, {total} runs in all")
+    why = Counter((evidence.runs[step][0].task, reason or "for no reason") for step, reasons in again.items() for reason in reasons)
+    for (task, reason), count in why.most_common():
+        console.print(f"  {count:3} x {task}, because {reason}")
+    console.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

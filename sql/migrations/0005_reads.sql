@@ -1,0 +1,11 @@
+-- purpose: what clients ask: where flows stand, how they ended, their histories, how a shard is doing
+-- lock: none, all objects are new
+-- transactional: yes
+-- breaking: no
+
+-- include functions/find_flows_v1.sql
+-- include functions/ended_v1.sql
+-- include functions/fingerprint_v1.sql
+-- include functions/history_v1.sql
+-- include functions/replay_v1.sql
+-- include functions/shard_gauges_v1.sql

@@ -1,0 +1,17 @@
+-- Chores: what a shard needs done from time to time, whoever does it.
+
+-- name: ensure_partitions
+select dwarf.ensure_partitions($1, $2) as made;
+
+-- name: reap
+select dwarf.reap_v1($1, $2) as removed;
+
+-- name: expired
+select e.flow_id
+from dwarf.expired_v1($1, $2, $3, $4) as e;
+
+-- name: expire
+select dwarf.expire_v1($1, $2, $3) as done;
+
+-- name: forget_sessions
+select dwarf.forget_sessions_v1($1, $2) as forgotten;
