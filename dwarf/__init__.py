@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dwarf.engine import Engine as Engine
     from dwarf.errors import Conflict as Conflict
     from dwarf.errors import DwarfError as DwarfError
     from dwarf.errors import ExecutorDied as ExecutorDied
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "engine": ("Engine",),
     "errors": (
         "Conflict", "DwarfError", "ExecutorDied", "ExpressionError", "GraphError", "InvalidArgument", "NotFound",
         "PermissionDenied", "ReducerError", "ShardUnavailable", "SignalError", "StateTypeError", "StateValueError",

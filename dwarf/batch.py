@@ -216,7 +216,6 @@ def _chains(entries: list[Entry]) -> dict[str, list[Any]]:
         "h_rec": [place for place, _, _ in steps],
         "h_task": [each.task for _, each, _ in steps],
         "h_changes": [each.changes for _, each, _ in steps],
-        "h_contribution": [each.contribution for _, each, _ in steps],
         "h_state": [each.snapshot for _, each, _ in steps],
         "h_ended_ms": [None if ended is None else milliseconds(ended) for _, _, ended in steps],
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, KeysView, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -43,8 +43,37 @@ class Parked(BaseException):
     """Leaves a task that waits for a resume or a child flow; it runs again from its top. Let it pass."""
 
 
+class StepIdentity(Protocol):
+    """Who a step is, and its times by the database's clock. The same for every run of the step but `attempt` and `deadline`."""
+
+    @property
+    def flow_key(self) -> str: ...
+    @property
+    def step_key(self) -> str: ...
+    @property
+    def workflow_url(self) -> str: ...
+    @property
+    def task_name(self) -> str: ...
+    @property
+    def task_url(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def created_at(self) -> datetime.datetime: ...
+    @property
+    def updated_at(self) -> datetime.datetime: ...
+    @property
+    def step_created_at(self) -> datetime.datetime: ...
+    @property
+    def deadline(self) -> datetime.datetime | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def fairness_key(self) -> str: ...
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a step is, and its times by the database's clock. The same for every run of the step but `attempt`."""
+    """A `StepIdentity` of values."""
 
     flow_key: str = ""
     step_key: str = ""
@@ -100,22 +129,22 @@ class Flow(TypedReads):
     """
 
     __slots__ = (
-        "_answered", "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_make_client", "_overwrites", "_park", "_past",
-        "_retry", "_sleep", "_violation", "_writes", "cancelled", "resources",
+        "_answered", "_baggage", "_calls", "_client", "_clock", "_fields", "_goto", "_identity", "_make_client", "_overwrites", "_park",
+        "_past", "_retry", "_sleep", "_violation", "_writes", "cancelled", "resources",
     )  # fmt: skip
 
     def __init__(
         self,
         state: State | Mapping[str, Any] | None = None,
         *,
-        identity: Identity | None = None,
+        identity: StepIdentity | None = None,
         past: Past | None = None,
         baggage: State | None = None,
         clock: Callable[[], datetime.datetime] | None = None,
     ) -> None:
         """Take a step's input. `clock` gives the database's present time, for retry horizons."""
         self._fields: Fields = (state if isinstance(state, State) else State(state)).raw_fields()
-        self._identity = identity or _NOBODY
+        self._identity: StepIdentity = identity or _NOBODY
         self._past = past = past or _NO_PAST
         self._baggage = _NO_BAGGAGE if baggage is None else baggage
         self._clock = clock

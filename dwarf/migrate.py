@@ -22,6 +22,9 @@ pooler's server connection, and the snapshot of a waiting `select` would stop `c
 Killed half way, they run again from the first: such a text says `if exists` and `if not exists`. The server does not notice
 that a killed migrator is gone while it builds an index, so whoever has the turn next ends that statement first.
 
+*After an upgrade of the server* across version 18 the ledger tells, by its checksums, that functions stand in the form of the
+other version. They work, slower or not at their best; `check` names them, and `migrate` creates them anew in the right form.
+
 *Locks on live tables* are waited for briefly, so that no traffic queues behind a waiting migration, and often.
 """
 
@@ -30,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.resources import files
@@ -92,6 +95,14 @@ select exists (
   where namespace.nspname = 'dwarf' and class.relname = 'migrations'
 )
 """
+HAS_FUNCTION = """
+select exists (
+  select
+  from pg_catalog.pg_proc as proc
+  inner join pg_catalog.pg_namespace as namespace on proc.pronamespace = namespace.oid
+  where namespace.nspname = %(schema)s and proc.proname = %(name)s
+)
+"""
 END_ORPHANS = f"""
 select pg_catalog.pg_terminate_backend(activity.pid)
 from pg_catalog.pg_stat_activity as activity
@@ -104,6 +115,7 @@ _INCLUDE = re.compile(r"^--[ \t]*include[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _INCLUDED = re.compile(r"(functions/)?([a-z0-9_]+\.sql)")
 _HEADER = re.compile(r"--[ \t]*(purpose|lock|transactional|breaking):[ \t]*(.*?)[ \t]*")
 _HEADER_KEYS = ("purpose", "lock", "transactional", "breaking")
+_FUNCTION = re.compile(r"create function (?P<schema>[a-z0-9_]+)\.(?P<name>[a-z0-9_]+)\b")
 _ENDS_TRANSACTION = re.compile(r"(begin|start\s+transaction|commit|rollback|abort|prepare\s+transaction)\b(?!\s+atomic)", re.IGNORECASE)
 _RETRIED = (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure)
 
@@ -121,7 +133,10 @@ class MigrationError(DwarfError):
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A migration as this code has it for one form. `checksums` are those of all forms, its own first."""
+    """A migration as this code has it for one form.
+
+    `checksums` are those of all forms, its own first. `formed` are the functions in it that have two forms, in this one.
+    """
 
     version: int
     name: str
@@ -131,6 +146,7 @@ class Migration(msgspec.Struct, frozen=True):
     breaking: bool
     text: str
     checksums: tuple[str, ...]
+    formed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.version:04}_{self.name}"
@@ -171,6 +187,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_current(self) -> bool:
         return not self.pending and not self.refusal
+
+    def lines(self) -> list[str]:
+        """Say what `migrate` would do, or why not, a line each; nothing when there is nothing to do."""
+        if self.refusal:
+            return [f"refused: {self.refusal}"]
+        newer = [f"newer: {row}, applied by Dwarf {row.dwarf_version}; this code can work with it" for row in self.unknown]
+        pending = [f"pending: {migration}, {migration.purpose} (lock: {migration.lock})" for migration in self.pending]
+        server = f"PostgreSQL {self.server_version // 10_000}"
+        return newer + pending + [f"other form: functions of {row} are not in the form for {server}" for row in self.other_form]
 
 
 # ---- files ----
@@ -223,9 +248,22 @@ def _migration(folder: Traversable, file: str, form: str) -> Migration:
         breaking=_flag(file, header, "breaking"),
         text=texts[0],
         checksums=tuple(hashlib.sha256(each.encode()).hexdigest() for each in texts),
+        formed=tuple(statement for name in _INCLUDE.findall(text) for statement in _formed(folder, name, form)),
     )
     _check_statements(file, migration)
     return migration
+
+
+def _formed(folder: Traversable, path: str, form: str) -> list[str]:
+    """Return the functions of an included file that has two forms; none for any other."""
+    name = path.removeprefix("functions/")
+    file = folder / "functions" / form / name
+    if not file.is_file():
+        return []
+    found = statements(_read(file))
+    if strange := [statement for statement in found if not _FUNCTION.match(statement)]:
+        raise _bad_source(f"functions/{form}/{name}: {strange[0][:40]!r} creates no function; nothing else has two forms")
+    return found
 
 
 def _header(file: str, text: str) -> dict[str, str]:
@@ -314,6 +352,8 @@ def check(conninfo: str, source: Traversable | None = None) -> Status:
 def migrate(conninfo: str, source: Traversable | None = None) -> list[Applied]:
     """Apply what is pending, in order, and return it. Many may run at once, on an empty database too.
 
+    Functions in the form of another server version are created anew; the rows of their migrations are returned too.
+
     Raises `MigrationError` and leaves what was applied before; `psycopg.OperationalError` when the database is lost.
     """
     done: list[Applied] = []
@@ -323,9 +363,13 @@ def migrate(conninfo: str, source: Traversable | None = None) -> list[Applied]:
             if status.refusal:
                 raise MigrationError(status.refusal, rule=status.rule)
             if not status.pending:
-                return done
+                break
             if applied := _apply_one(connection, status.pending[0], conninfo):
                 done.append(applied)
+        other = {row.version for row in status.other_form}
+        formed = [migration for migration in load(status.form, source) if migration.version in other] if other else []
+        done += filter(None, [_in_turn(connection, migration, _reform) for migration in formed])
+    return done
 
 
 def _connect(conninfo: str, application: str = APPLICATION) -> psycopg.Connection[tuple[object, ...]]:
@@ -390,14 +434,42 @@ def _refusal(status: Status) -> tuple[str, str]:
 
 
 def _apply_one(connection: psycopg.Connection[tuple[object, ...]], migration: Migration, conninfo: str) -> Applied | None:
-    """Apply a migration, when it is this one's turn and nobody else has. Locks of live tables are tried again and again."""
+    """Apply a migration, unless somebody else has."""
+    return _in_turn(
+        connection, migration, lambda connection, _: None if _is_applied(connection, migration) else _run(connection, migration, conninfo)
+    )
+
+
+def _reform(connection: psycopg.Connection[tuple[object, ...]], migration: Migration) -> Applied | None:
+    """Create a migration's functions anew in the form it has here, those of them that are still there."""
+    row = next(row for row in _ledger(connection) if row.version == migration.version)
+    if not _is_other_form(row, migration):
+        return None
+    for statement in migration.formed:
+        match = _FUNCTION.match(statement)
+        assert match is not None
+        if connection.execute(HAS_FUNCTION, match.groupdict()).fetchone() == (True,):
+            _execute(connection, migration, f"create or replace {statement.removeprefix('create ')}")
+    connection.execute(
+        "update dwarf.migrations set checksum = %s where version = %s and checksum = %s",
+        (migration.checksums[0], migration.version, row.checksum),
+    )
+    return msgspec.structs.replace(row, checksum=migration.checksums[0])
+
+
+def _in_turn(
+    connection: psycopg.Connection[tuple[object, ...]],
+    migration: Migration,
+    work: Callable[[psycopg.Connection[tuple[object, ...]], Migration], Applied | None],
+) -> Applied | None:
+    """Do work on a migration in one transaction, when it is this one's turn. Locks of live tables are tried again and again."""
     attempts = 0
     deadline = time.monotonic() + TURN_SECONDS_MAX
     while time.monotonic() < deadline:
         try:
             with connection.transaction(), _settings(connection):
                 if _take_turn(connection, migration):
-                    return None if _is_applied(connection, migration) else _run(connection, migration, conninfo)
+                    return work(connection, migration)
         except _RETRIED as error:
             attempts += 1
             if attempts == ATTEMPTS_MAX:

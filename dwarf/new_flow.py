@@ -1,6 +1,6 @@
 """`NewFlow`: a flow ready to be stored; and the way there from what a caller wrote, as far as no database is asked.
 
-    what a caller wrote --draft--> Draft --(graph, thread, token)--> NewFlow
+what a caller wrote --draft--> Draft --(graph, thread, token)--> NewFlow
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from heapq import heapify, heapreplace, heappop
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import msgspec

@@ -54,7 +54,7 @@ class Pool:
         self._turns_taken = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._unreachable_until = 0.0
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def is_unreachable(self) -> bool:
@@ -95,7 +95,7 @@ class Pool:
 
     def close(self) -> None:
         """Close every connection. Work under way is cut off, and who waits for a turn gets `ShardUnavailable`."""
-        self._is_closed = True
+        self.is_closed = True
         waiters, self._waiters = self._waiters, deque()
         for waiter in waiters:
             if not waiter.done():
@@ -109,7 +109,7 @@ class Pool:
         """Return how long to wait before the work is tried again, or raise what the failure comes to."""
         if isinstance(failure, DwarfError):
             raise failure
-        if self._is_closed:
+        if self.is_closed:
             raise self._closed() from failure
         match classify(failure):
             case Disposition.RETRY_WHOLE if contended < CONTENTION_ATTEMPTS_MAX - 1:
@@ -143,7 +143,7 @@ class Pool:
 
     async def _take_turn(self, until: float) -> None:
         """Wait for a turn. Raises when the shard is out of reach and patience has passed."""
-        if self._is_closed:
+        if self.is_closed:
             raise self._closed()
         if self._turns_taken < self._size:
             self._turns_taken += 1
@@ -191,7 +191,7 @@ class Pool:
                 self._unreachable_until = asyncio.get_running_loop().time() + UNREACHABLE_SECONDS
             raise
         self._unreachable_until = 0.0
-        if self._is_closed:
+        if self.is_closed:
             connection.close()
             raise self._closed()
         self._all.add(connection)

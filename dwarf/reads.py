@@ -157,9 +157,10 @@ class Reads(Store):
 
     # Verbs, and the shard as a whole
 
-    async def delete_flow(self, flow_id: int, reason: str, *, now: int | None = None) -> str:
+    async def delete_flow(self, flow_id: int, reason: str, *, now: int | None = None, actor: str | None = None) -> str:
         """Delete a root and return what came of it: deleted, terminated, running, child or missing."""
-        columns = await self._call("delete_flow", _int8(flow_id), (reason.encode(), TEXT), (_or_null(int8, now), TIMESTAMPTZ))
+        by = (None if actor is None else actor.encode(), TEXT)
+        columns = await self._call("delete_flow", _int8(flow_id), _text(reason), (_or_null(int8, now), TIMESTAMPTZ), by)
         return str(read_text(columns[0])[0])
 
     async def now(self) -> int:
@@ -168,7 +169,7 @@ class Reads(Store):
 
     async def setting(self, name: str) -> int | None:
         """Return a number that engines have agreed on, or None."""
-        values = read_int8((await self._call("setting", (name.encode(), TEXT)))[0])
+        values = read_int8((await self._call("setting", _text(name)))[0])
         return values[0] if values else None
 
     async def shard_gauges(self) -> ShardGauges:
@@ -183,6 +184,10 @@ def _int4(value: int) -> Parameter:
 
 def _int8(value: int) -> Parameter:
     return (int8(value), INT8)
+
+
+def _text(value: str) -> Parameter:
+    return (value.encode(), TEXT)
 
 
 def _ids(flow_ids: Sequence[int]) -> Parameter:

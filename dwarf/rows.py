@@ -223,7 +223,6 @@ RECORD_COLUMNS: dict[str, tuple[Callable[[Any], bytes], int]] = {
     "h_rec": (arrays.int4_array, arrays.INT4_ARRAY),
     "h_task": (arrays.text_array, arrays.TEXT_ARRAY),
     "h_changes": (arrays.json_array, arrays.JSON_ARRAY),
-    "h_contribution": (arrays.json_array, arrays.JSON_ARRAY),
     "h_state": (arrays.json_array, arrays.JSON_ARRAY),
     "h_ended_ms": (arrays.int8_array, arrays.INT8_ARRAY),
 }

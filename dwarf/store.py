@@ -15,6 +15,7 @@ import msgspec
 from dwarf import arrays
 from dwarf.arrays import (
     BOOL,
+    FLOAT8,
     INT2,
     INT4,
     INT8,
@@ -22,6 +23,7 @@ from dwarf.arrays import (
     TEXT,
     TIMESTAMPTZ,
     boolean,
+    float8,
     int2,
     int4,
     int4_array,
@@ -207,19 +209,19 @@ class Store:
         )
         return read_int4(columns[0])
 
-    async def terminate_flow(self, root_id: int, reason: str, *, now: int | None = None) -> bool:
-        """End a tree at once; False when the root is not open."""
-        columns = await self._call("terminate_flow", _int8(root_id), _text(reason), _time(now))
+    async def terminate_flow(self, root_id: int, reason: str, *, now: int | None = None, actor: str | None = None) -> bool:
+        """End a tree at once; False when the root is not open. `actor` is who is noted to have done it; None: the database user."""
+        columns = await self._call("terminate_flow", _int8(root_id), _text(reason), _time(now), _actor(actor))
         return bool(_one(read_bool, columns[0]))
 
-    async def cancel_flow(self, root_id: int, reason: str, *, now: int | None = None) -> bool:
+    async def cancel_flow(self, root_id: int, reason: str, *, now: int | None = None, actor: str | None = None) -> bool:
         """Deliver a cancellation to every step in progress; False when the root is not open."""
-        columns = await self._call("cancel_flow", _int8(root_id), _text(reason), _time(now))
+        columns = await self._call("cancel_flow", _int8(root_id), _text(reason), _time(now), _actor(actor))
         return bool(_one(read_bool, columns[0]))
 
-    async def resume_flow(self, root_id: int, answer: bytes, *, now: int | None = None) -> bool:
+    async def resume_flow(self, root_id: int, answer: bytes, *, now: int | None = None, actor: str | None = None) -> bool:
         """Answer the earliest open interrupt of a tree; False when there is none."""
-        columns = await self._call("resume_flow", _int8(root_id), (answer, JSON), _time(now))
+        columns = await self._call("resume_flow", _int8(root_id), (answer, JSON), _time(now), _actor(actor))
         return bool(_one(read_bool, columns[0]))
 
     # What is due
@@ -419,6 +421,11 @@ class Store:
         columns = await self._call("forget_sessions", _int4(patience_ms), _time(now))
         return int(_one(read_int4, columns[0]))
 
+    async def forget_audit(self, age_ms: int, limit: int, *, now: int | None = None) -> int:
+        """Forget at most `limit` noted acts that are older than `age_ms`; return how many."""
+        columns = await self._call("forget_audit", _int8(age_ms), _int4(limit), _time(now))
+        return int(_one(read_int4, columns[0]))
+
 
 _LINEAR_ONLY = {*LINEAR_COLUMNS, "p_closing"}
 
@@ -433,6 +440,10 @@ def _int8(value: int) -> Parameter:
 
 def _text(value: str) -> Parameter:
     return (value.encode(), TEXT)
+
+
+def _actor(name: str | None) -> Parameter:
+    return (None if name is None else name.encode(), TEXT)
 
 
 def _text_or_null(column: Sequence[str | None] | None) -> Parameter:

@@ -35,7 +35,7 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Found = Mapping[int, Ended | None | bool]
+Found = Mapping[int, Ended | bool | None]
 # Where flows stand: False runs, None has stopped, `Ended` has ended. One that is not there is left out.
 Look = Callable[[Sequence[int]], Awaitable[Found]]
 Watch = asyncio.Future["Ended | None"]
@@ -125,18 +125,22 @@ class WaitHub:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"waits of shard {self._shard}")
 
     async def _run(self) -> None:
-        """Look, as long as anybody waits."""
+        """Look, as long as anybody waits: at all of them in turn, and in between at those that were named."""
+        clock = asyncio.get_running_loop().time
         pause = LOOK_SECONDS
+        due = clock() + pause
         while self._watches:
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout_at(due):
                     await self._is_named.wait()
-            named = [flow_id for flow_id in self._named if flow_id in self._watches]
-            hears_names = bool(self._named)
+            is_due = clock() >= due
+            flow_ids = list(self._watches) if is_due else [flow_id for flow_id in self._named if flow_id in self._watches]
             self._named.clear()
             self._is_named.clear()
-            answered = await self._look_at(named if hears_names else list(self._watches))
-            pause = LOOK_SECONDS if answered else min(2 * pause, LOOK_SECONDS_MAX)
+            answered = await self._look_at(flow_ids)
+            if is_due or not answered:
+                pause = LOOK_SECONDS if answered else min(2 * pause, LOOK_SECONDS_MAX)
+                due = clock() + pause
 
     async def _look_at(self, flow_ids: Sequence[int]) -> bool:
         """Ask where flows stand and tell their watches; False when the shard did not answer."""

@@ -120,7 +120,7 @@ class Assignment(Message):
         return STATUS_OF[self.park.child_status] if self.park and self.park.child_status else None
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """How much of its executor's memory the step will take, roughly: what travels."""
         parked = (self.park.kept, self.park.answer, self.park.result) if self.park else ()
         members = self.cohort.members if self.cohort else ()
@@ -190,3 +190,25 @@ ToDispatcher = Hello | Reports | Freed | Unstarted
 
 class ProtocolViolation(DwarfError):
     """A peer sent what it must not send."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode  # a message to the bytes it travels as
+_to_executor = msgspec.msgpack.Decoder(ToExecutor)
+_to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
+
+
+def decode_for_executor(data: bytes) -> ToExecutor:
+    """Read a message from the dispatcher. Raises `ProtocolViolation`."""
+    try:
+        return _to_executor.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation(f"a message for an executor cannot be read: {error}") from None
+
+
+def decode_for_dispatcher(data: bytes) -> ToDispatcher:
+    """Read a message from an executor. Raises `ProtocolViolation`."""
+    try:
+        return _to_dispatcher.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation(f"a message for the dispatcher cannot be read: {error}") from None

@@ -331,6 +331,8 @@ create table dwarf.audit (
   , detail json
 );
 
+create index audit_flow_id_idx on dwarf.audit (flow_id);
+
 create table dwarf.doomed (
   flow_id bigint constraint doomed_flow_id_key primary key
   , day int not null
@@ -343,6 +345,25 @@ create index doomed_due_at_idx on dwarf.doomed (due_at);
 create table dwarf.flows_kept partition of dwarf.flows for values in (-1);
 
 create table dwarf.history_kept partition of dwarf.history for values in (-1);
+
+-- Documents are compressed by lz4 where the server was built with it: a third of the time of its own method, at much the same
+-- size. Partitions of days take it over from their parents.
+do $$
+declare
+  v_statement text;
+begin
+  if 'lz4' = any (select unnest(s.enumvals) from pg_catalog.pg_settings s where s.name = 'default_toast_compression') then
+    for v_statement in
+      select format('alter table dwarf.%I alter column %I set compression lz4', c.relname, a.attname)
+      from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
+      where c.relnamespace = 'dwarf'::regnamespace and c.relkind in ('r', 'p') and a.atttypid = 'json'::regtype and not a.attisdropped
+      order by c.relname, a.attnum
+    loop
+      execute v_statement;
+    end loop;
+  end if;
+end
+$$;
 
 create table dwarf.settings (
   name text constraint settings_name_key primary key
@@ -384,6 +405,7 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/signals_v1.sql
 -- include functions/load_v1.sql
 -- include functions/settings.sql
+-- include functions/audit_v1.sql
 -- include functions/partitions_v1.sql
 -- include functions/move_trees_v1.sql
 -- include functions/reap_trees_v1.sql
@@ -402,6 +424,7 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/terminate_flow.sql
 -- include functions/flow_outcome.sql
 -- include functions/recover_steps.sql
+-- include functions/faults_v1.sql
 -- include views.sql
 -- include comments.sql
 -- include functions/find_flows_v1.sql

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from dwarf import faults
 from dwarf.dispatch.assembly import LEASE_MARGIN_MS
 from dwarf.new_flow import NewFlow
 from dwarf.pool import Pool
@@ -84,6 +85,7 @@ class Creates:
                 if not future.done():
                     future.set_exception(error)
             return
+        faults.reach("create.committed", ids)
         if session is not None:
             self._on_born([born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)])
         for (_, future), flow_id in zip(pairs, ids, strict=True):

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dwarf import faults
 from dwarf.batch import Entry
 from dwarf.channel import Channel, ChannelClosed
 from dwarf.database import Connection
@@ -219,6 +220,7 @@ class Dispatcher:
         held = self._ledger.by_ticket(report.ticket)
         if held is None or held.recording:
             return  # withdrawn meanwhile: the row is no longer ours
+        faults.reach("report.taken", report)
         record = report.record
         at_once = record.kind is Kind.ADVANCE and not record.delay and not self._draining
         keeps_slot = at_once and self._claimer.may_start_at_once(held.row.priority)
@@ -240,6 +242,7 @@ class Dispatcher:
                 if clock() - looked_at >= LOOK_SECONDS:
                     looked_at = clock()
                     await self._look()
+                faults.reach("claim.sent")
                 await self._claims.run(lambda store, rows=rows: self._claim(store, rows), is_repeatable=False, patience=0)  # type: ignore[misc]
             except ShardUnavailable as error:
                 log.warning("claiming: %s", error)
@@ -279,6 +282,7 @@ class Dispatcher:
         """Send claimed rows to executors, those that need loading as soon as that is done."""
         if not rows:
             return
+        faults.reach("claim.taken", rows)
         self.counters.claimed += len(rows)
         simple: list[Held] = []
         others: list[Held] = []
@@ -319,12 +323,13 @@ class Dispatcher:
                 continue
             if held.row.todo == Todo.EXPAND and sent.cohort is not None:
                 held.first_branch = sent.cohort.first
-            self._ledger.weigh(held, sent.bytes)
+            self._ledger.weigh(held, sent.size)
             by_seat.setdefault(held.seat, []).append(sent)
         for seat, steps in by_seat.items():
             new = {step.graph_id for step in steps} - seat.graphs
             seat.graphs |= new
             seat.channel.send(Assign(steps, [self._graphs[graph_id] for graph_id in new]))
+            faults.reach("assign.sent", steps)
 
     # ---- born claimed ----
 

@@ -44,7 +44,7 @@ class Held(msgspec.Struct, gc=False):
     ticket: int
     row: ClaimedRow
     seat: Any  # Seat
-    bytes: int = 0
+    size: int = 0  # in bytes
     recording: bool = False
     keeps_slot: bool = True
     record: Any = None  # the Record under way
@@ -95,9 +95,9 @@ class Ledger:
         self._places[row.flow_id, row.branch] = held
         return held
 
-    def weigh(self, held: Held, bytes: int) -> None:
-        held.seat.bytes += bytes - held.bytes
-        held.bytes = bytes
+    def weigh(self, held: Held, size: int) -> None:
+        held.seat.bytes += size - held.size
+        held.size = size
 
     def by_ticket(self, ticket: int) -> Held | None:
         return self._held.get(ticket)
@@ -140,4 +140,4 @@ class Ledger:
         place = (held.row.flow_id, held.row.branch)
         if self._places.get(place) is held:
             del self._places[place]
-        held.seat.bytes -= held.bytes
+        held.seat.bytes -= held.size

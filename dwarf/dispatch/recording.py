@@ -13,6 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 
+from dwarf import faults
 from dwarf.batch import ChildStart, Entry
 from dwarf.database import Disposition, classify
 from dwarf.dispatch.ledger import Held
@@ -112,7 +113,9 @@ class Lane:
             try:
                 await self._supply.prepare(batch)
                 pairs = [(held, entry_of(held)) for held in batch]
+                faults.reach("record.sent", pairs)
                 written = await self.writer.write([entry for _, entry in pairs])
+                faults.reach("record.committed", pairs)
             except LaneLost:
                 raise
             except Exception as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dwarf import faults
 from dwarf.pool import Pool
 from dwarf.rows import SweptRow
 
@@ -64,6 +65,7 @@ class Session:
         while True:
             await asyncio.sleep(interval)
             tried_at = _clock()
+            faults.reach("renew.sent")
             try:
                 left = self._renewed_at + self._terms.life - tried_at
                 async with asyncio.timeout(max(left, 0.0)):
@@ -92,6 +94,7 @@ class Session:
     async def _sweep_all(self, on_swept: Callable[[list[SweptRow]], None]) -> None:
         terms = self._terms
         while True:
+            faults.reach("sweep.sent")
             swept = await self._pool.run(
                 lambda store: store.sweep(self.number, life_ms=terms.life_ms, by_session=terms.by_session, limit=SWEEP_ROWS_MAX)
             )

@@ -18,10 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from datetime import datetime, timedelta
 from typing import Any
 
-from dwarf.arrays import EPOCH
 from dwarf.channel import Channel, ChannelClosed
 from dwarf.effect import Effect
 from dwarf.errors import TaskError, TimeBudgetExceeded
@@ -178,7 +176,7 @@ class Executor:
             self._queue(run, task)
 
     def _open_flow(self, run: Run, *, is_sync: bool) -> Flow:
-        flow = carrier(run, self._shard, self._now)
+        flow = carrier(run, self._shard, self._now_micros)
         flow.resources = self._resources
         flow.cancelled = ThreadFlag() if is_sync else LoopFlag()
         if self._make_client is not None:
@@ -384,9 +382,6 @@ class Executor:
     def _now_micros(self) -> int:
         at, seen = self._clock_at
         return at + int((self._loop.time() - seen) * 1_000_000)
-
-    def _now(self) -> datetime:
-        return EPOCH + timedelta(microseconds=self._now_micros())
 
 
 def _call(task: TaskFunction, flow: Flow) -> BaseException | None:

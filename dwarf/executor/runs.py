@@ -19,10 +19,10 @@ from dwarf.changes import Changes
 from dwarf.decide import cancel, decide, fail
 from dwarf.effect import Effect, Subgraph, engine_failure
 from dwarf.errors import DwarfError
-from dwarf.flow import Flow, Identity, Past
+from dwarf.flow import Flow, Past
 from dwarf.graph import Graph
 from dwarf.inputs import Input
-from dwarf.keys import FlowKey
+from dwarf.keys import SEQ_BITS, FlowKey
 from dwarf.record import ClaimedStep, Kind, Record, Todo, Via
 from dwarf.routing import plan_of
 from dwarf.state import State
@@ -32,7 +32,9 @@ from dwarf.wire import Assignment
 
 log = logging.getLogger("dwarf.executor")
 
+MICROS = 1_000_000
 NO_BAGGAGE = State.of({})
+NO_PAST = Past()
 
 
 class Run(msgspec.Struct, gc=False):
@@ -70,27 +72,76 @@ def prepare(run: Run) -> Record | None:
     return None
 
 
-def carrier(run: Run, shard: int, now: Callable[[], datetime]) -> Flow:
+class StepIdentity:
+    """Who a step is, worked out of its assignment when somebody asks: most tasks ask for nothing, or for the key alone."""
+
+    __slots__ = ("_assigned", "_graph", "_shard", "deadline_micros")
+
+    def __init__(self, run: Run, shard: int, deadline_micros: int) -> None:
+        self._assigned, self._graph, self._shard = run.assignment, run.graph, shard
+        self.deadline_micros = deadline_micros
+
+    @property
+    def _key(self) -> FlowKey:
+        return FlowKey(self._shard, self._assigned.flow_id, self._assigned.token)
+
+    @property
+    def flow_key(self) -> str:
+        return str(self._key)
+
+    @property
+    def step_key(self) -> str:
+        return str(self._key.step(self._assigned.branch << SEQ_BITS | self._assigned.seq))
+
+    @property
+    def workflow_url(self) -> str:
+        return self._assigned.workflow
+
+    @property
+    def task_name(self) -> str:
+        return self._assigned.task
+
+    @property
+    def task_url(self) -> str:
+        return self._graph.url_of(self._assigned.task)
+
+    @property
+    def attempt(self) -> int:
+        return self._assigned.attempt
+
+    @property
+    def created_at(self) -> datetime:
+        return time_of(self._assigned.flow_created_at)
+
+    @property
+    def updated_at(self) -> datetime:
+        return time_of(self._assigned.step_created_at)
+
+    @property
+    def step_created_at(self) -> datetime:
+        return time_of(self._assigned.step_created_at)
+
+    @property
+    def deadline(self) -> datetime:
+        return time_of(self.deadline_micros)
+
+    @property
+    def priority(self) -> int:
+        return self._assigned.priority
+
+    @property
+    def fairness_key(self) -> str:
+        return self._assigned.fairness_key
+
+
+def carrier(run: Run, shard: int, now_micros: Callable[[], int]) -> Flow:
     """Return the carrier for a run of the step."""
     assigned, step = run.assignment, run.step
     assert step is not None
-    key = FlowKey(shard, assigned.flow_id, assigned.token)
-    created_at = time_of(assigned.step_created_at)
-    identity = Identity(
-        flow_key=str(key),
-        step_key=str(key.step(assigned.branch << 20 | assigned.seq)),
-        workflow_url=assigned.workflow,
-        task_name=assigned.task,
-        task_url=run.graph.url_of(assigned.task),
-        attempt=assigned.attempt,
-        created_at=time_of(assigned.flow_created_at),
-        updated_at=created_at,
-        step_created_at=created_at,
-        deadline=now() + timedelta(seconds=run.budget),
-        priority=assigned.priority,
-        fairness_key=assigned.fairness_key,
-    )
-    return Flow(step.input.state, identity=identity, past=past_of(assigned), baggage=baggage_of(assigned), clock=now)
+    identity = StepIdentity(run, shard, now_micros() + int(run.budget * MICROS))
+    return Flow(
+        step.input.state, identity=identity, past=past_of(assigned), baggage=baggage_of(assigned), clock=lambda: time_of(now_micros())
+    )  # fmt: skip
 
 
 def finish(run: Run, effect: Effect) -> Record:
@@ -145,7 +196,7 @@ def past_of(assigned: Assignment) -> Past:
     """Return what earlier runs of the step left."""
     park = assigned.park
     if park is None:
-        return Past()
+        return NO_PAST
     ended = assigned.child_ended()
     return Past(
         changes=Changes.decode(park.kept),

@@ -4,7 +4,8 @@
 --   a step in progress, also asleep, waiting for an answer, or a fan-in whose cohort is complete    -> deliver
 --   a row that still expands     -> no further branches; resolve at once when all that exist have arrived
 --   a joining row, a caller whose child runs, a row that resolves     -> as it was
-create function dwarf.cancel_v1(p_root bigint, p_reason text, p_now timestamptz default null) returns boolean
+create function dwarf.cancel_v1(p_root bigint, p_reason text, p_now timestamptz default null, p_actor text default null)
+returns boolean
 language plpgsql
 set enable_seqscan = off
 set enable_indexscan = off
@@ -50,5 +51,6 @@ begin
   , parked = case when o.delivers then false else a.parked end
   from o
   where a.flow_id = o.flow_id and a.branch = o.branch;
+  perform dwarf.audit_v1('cancel', p_root, p_actor, p_now => v_now);
   return true;
 end $$;

@@ -7,7 +7,6 @@ create function dwarf.chain_history_v1(
 , h_rec int[]
 , h_task text[]
 , h_changes json[]
-, h_contribution json[]
 , h_state json[]
 , h_ended_ms bigint[]
 )
@@ -24,19 +23,19 @@ as $$
 #variable_conflict use_column
 begin
   insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at
-  , parent_branch, parent_seq, ordinal, child_id, task, changes, contribution, state, payload)
+  , parent_branch, parent_seq, ordinal, child_id, task, changes, state, payload)
   select c.flow_id, c.branch, c.seq + h.nth, c.day, c.depth + h.nth, case when h.nth = 0 then c.attempt else 0 end, 6, c.owner
   , case when h.nth = 0 then c.created_at else t.begun_at end
   , case when h.nth = 0 then c.started_at else t.begun_at end
   , t.ended_at
   , case when c.seq + h.nth = 1 and c.branch <> 0 then c.base_branch end, case when c.seq + h.nth = 1 and c.branch <> 0 then c.base_seq end
-  , case when c.seq + h.nth = 1 then c.ordinal end, k.child_id, coalesce(h.task, c.task), h.changes, h.contribution, h.state, k.payload
+  , case when c.seq + h.nth = 1 then c.ordinal end, k.child_id, coalesce(h.task, c.task), h.changes, h.state, k.payload
   from unnest(p_chains) c
   join (
-    select x.rec, x.changes, x.contribution, x.state, x.ended_ms
+    select x.rec, x.changes, x.state, x.ended_ms
     , (row_number() over w)::int - 1 as nth, lag(x.next_task) over w as task, lag(x.ended_ms) over w as begun_ms
-    from unnest(h_rec, h_task, h_changes, h_contribution, h_state, h_ended_ms) with ordinality
-      x(rec, next_task, changes, contribution, state, ended_ms, ord)
+    from unnest(h_rec, h_task, h_changes, h_state, h_ended_ms) with ordinality
+      x(rec, next_task, changes, state, ended_ms, ord)
     window w as (partition by x.rec order by x.ord)
   ) h on h.rec = c.place
   cross join lateral (

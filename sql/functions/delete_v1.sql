@@ -4,7 +4,9 @@
 --   running      nothing was changed: it runs, or a resume came first
 --   child        nothing was changed: only roots are deleted, their children go with them
 --   missing      there is no such flow
-create function dwarf.delete_v1(p_flow_id bigint, p_reason text default 'deleted', p_now timestamptz default null) returns text
+create function dwarf.delete_v1(
+  p_flow_id bigint, p_reason text default 'deleted', p_now timestamptz default null, p_actor text default null
+) returns text
 language plpgsql
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
@@ -26,7 +28,7 @@ begin
     if not exists (select from dwarf.parks p where p.root_id = p_flow_id and p.kind = 1 and p.answer is null) then
       return 'running';
     end if;
-    perform dwarf.terminate_v1(p_flow_id, p_reason, p_now);
+    perform dwarf.terminate_v1(p_flow_id, p_reason, p_now, '');
     v_state := 'terminated';
   end if;
   -- A statement of its own: a flow that was closing meanwhile is closed by now.
@@ -38,12 +40,13 @@ begin
   end if;
   insert into dwarf.doomed as d (flow_id, day, due_at, hidden_at) values (p_flow_id, v_flow.day, v_now, v_now)
   on conflict (flow_id) do update set due_at = least(d.due_at, excluded.due_at);
+  perform dwarf.audit_v1('delete', p_flow_id, p_actor, p_now => v_now);
   return v_state;
 end $$;
 
 -- Delete the closed roots among the flows named, and return how many were not deleted before. For a purge; interrupted flows
 -- go one by one through delete_v1, each in a transaction of its own.
-create function dwarf.delete_closed_v1(p_flow_id bigint[], p_now timestamptz default null) returns int
+create function dwarf.delete_closed_v1(p_flow_id bigint[], p_now timestamptz default null, p_actor text default null) returns int
 language plpgsql
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
@@ -52,14 +55,18 @@ as $$
 declare
   v_now timestamptz := coalesce(p_now, dwarf.now());
   v_days int[] := array(select distinct dwarf.day_of_id(t.id) from unnest(p_flow_id) t(id)) || -1;
-  v_deleted int;
+  v_deleted bigint[];
 begin
-  insert into dwarf.doomed(flow_id, day, due_at, hidden_at)
-  select f.flow_id, f.day, v_now, v_now
-  from dwarf.flows f
-  where f.flow_id = any (p_flow_id) and f.day = any (v_days) and f.root_id = f.flow_id
-  order by f.flow_id
-  on conflict (flow_id) do nothing;
-  get diagnostics v_deleted = row_count;
-  return v_deleted;
+  with deleted as (
+    insert into dwarf.doomed(flow_id, day, due_at, hidden_at)
+    select f.flow_id, f.day, v_now, v_now
+    from dwarf.flows f
+    where f.flow_id = any (p_flow_id) and f.day = any (v_days) and f.root_id = f.flow_id
+    order by f.flow_id
+    on conflict (flow_id) do nothing
+    returning doomed.flow_id
+  )
+  select array_agg(d.flow_id order by d.flow_id) into v_deleted from deleted d;
+  perform dwarf.audit_v1('delete', u.id, p_actor, p_now => v_now) from unnest(v_deleted) u(id);
+  return coalesce(cardinality(v_deleted), 0);
 end $$;

@@ -153,5 +153,6 @@ begin
       raise exception using errcode = '55P03', message = 'another session is dropping partitions now; try again';
     end if;
   end loop;
+  perform dwarf.audit_v1('drop', null, null, json_build_object('before', date '2000-01-01' + v_before, 'flows', v_dropped), p_now);
   return v_dropped;
 end $$;

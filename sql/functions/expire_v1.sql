@@ -28,5 +28,6 @@ begin
   if not exists (select from dwarf.live l where l.flow_id = p_root and l.created_at < v_now - p_age_ms * interval '1 ms') then
     return false;
   end if;
-  return dwarf.terminate_v1(p_root, format('expired: open for more than %s', justify_interval(p_age_ms * interval '1 ms')), p_now);
+  return dwarf.terminate_v1(p_root, format('expired: open for more than %s', justify_interval(p_age_ms * interval '1 ms'))
+  , p_now, '');
 end $$;

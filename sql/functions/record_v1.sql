@@ -64,7 +64,6 @@ create function dwarf.record_v1(
 , h_rec int[] default null
 , h_task text[] default null
 , h_changes json[] default null
-, h_contribution json[] default null
 , h_state json[] default null
 , h_ended_ms bigint[] default null
 , p_now timestamptz default null
@@ -127,7 +126,7 @@ begin
       perform dwarf.doom_v1(v_rows.doomed, v_now);
     end if;
     if v_rows.chains is not null then
-      perform dwarf.chain_history_v1(v_now, v_rows.chains, h_rec, h_task, h_changes, h_contribution, h_state, h_ended_ms);
+      perform dwarf.chain_history_v1(v_now, v_rows.chains, h_rec, h_task, h_changes, h_state, h_ended_ms);
     end if;
     if v_rows.unparked_flow is not null then
       perform dwarf.unpark_v1(v_rows.unparked_flow, v_rows.unparked_branch);

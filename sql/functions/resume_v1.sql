@@ -1,7 +1,8 @@
 -- Answer the first open interrupt of a tree, by (parked_at, branch, seq). True, or false when none is open. The row of the
 -- step is taken before its park, as everywhere; when another resume or a cancellation came first the next one is tried.
 -- DW901: a park whose step does not wait for an answer; nothing was changed.
-create function dwarf.resume_v1(p_root bigint, p_answer json, p_now timestamptz default null) returns boolean
+create function dwarf.resume_v1(p_root bigint, p_answer json, p_now timestamptz default null, p_actor text default null)
+returns boolean
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -41,5 +42,6 @@ begin
     raise exception using errcode = 'DW901', message = format('flow %s: branch %s waits for an answer at step %s, and is not parked for one'
     , dwarf.flow_name(v_park.flow_id), v_park.branch, v_park.seq);
   end if;
+  perform dwarf.audit_v1('resume', p_root, p_actor, p_now => v_now);
   return true;
 end $$;

@@ -1,7 +1,8 @@
 -- End a root, its children and every unfinished step of the tree at once. True, or false when the root is not open. Three
 -- statements, three snapshots, one commit: the first waits for records that create rows, and later ones find the root closed;
 -- the second waits for records that change rows; what the third sees is final (a park written meanwhile is seen too).
-create function dwarf.terminate_v1(p_root bigint, p_reason text, p_now timestamptz default null) returns boolean
+create function dwarf.terminate_v1(p_root bigint, p_reason text, p_now timestamptz default null, p_actor text default null)
+returns boolean
 language plpgsql
 set enable_seqscan = off
 set enable_indexscan = off
@@ -44,5 +45,6 @@ begin
   , v_now, l.thread_id, l.caller_flow, l.caller_branch, l.caller_seq, l.token, l.workflow, l.fairness_key, l.tenant
   , (select o.task from o where o.flow_id = l.flow_id and o.branch = 0), p_reason, l.baggage, l.input
   from l;
+  perform dwarf.audit_v1('terminate', p_root, p_actor, p_now => v_now);
   return true;
 end $$;

@@ -248,6 +248,8 @@ create table dwarf.audit (
   , detail json
 );
 
+create index audit_flow_id_idx on dwarf.audit (flow_id);
+
 create table dwarf.doomed (
   flow_id bigint constraint doomed_flow_id_key primary key
   , day int not null
@@ -260,3 +262,22 @@ create index doomed_due_at_idx on dwarf.doomed (due_at);
 create table dwarf.flows_kept partition of dwarf.flows for values in (-1);
 
 create table dwarf.history_kept partition of dwarf.history for values in (-1);
+
+-- Documents are compressed by lz4 where the server was built with it: a third of the time of its own method, at much the same
+-- size. Partitions of days take it over from their parents.
+do $$
+declare
+  v_statement text;
+begin
+  if 'lz4' = any (select unnest(s.enumvals) from pg_catalog.pg_settings s where s.name = 'default_toast_compression') then
+    for v_statement in
+      select format('alter table dwarf.%I alter column %I set compression lz4', c.relname, a.attname)
+      from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
+      where c.relnamespace = 'dwarf'::regnamespace and c.relkind in ('r', 'p') and a.atttypid = 'json'::regtype and not a.attisdropped
+      order by c.relname, a.attnum
+    loop
+      execute v_statement;
+    end loop;
+  end if;
+end
+$$;

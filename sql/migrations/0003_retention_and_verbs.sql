@@ -14,6 +14,7 @@ create table dwarf.settings (
 create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id;
 
 -- include functions/settings.sql
+-- include functions/audit_v1.sql
 -- include functions/partitions_v1.sql
 -- include functions/move_trees_v1.sql
 -- include functions/reap_trees_v1.sql

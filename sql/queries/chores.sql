@@ -15,3 +15,6 @@ select dwarf.expire_v1($1, $2, $3) as done;
 
 -- name: forget_sessions
 select dwarf.forget_sessions_v1($1, $2) as forgotten;
+
+-- name: forget_audit
+select dwarf.forget_audit_v1(coalesce($3, dwarf.now()) - $1 * interval '1 ms', $2) as forgotten;

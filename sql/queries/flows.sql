@@ -13,13 +13,13 @@ from dwarf.put_graphs_v1($1, $2, $3, $4, $5) with ordinality as g (graph_id, pla
 order by g.place;
 
 -- name: terminate_flow
-select dwarf.terminate_v1($1, $2, $3) as done;
+select dwarf.terminate_v1($1, $2, $3, $4) as done;
 
 -- name: cancel_flow
-select dwarf.cancel_v1($1, $2, $3) as done;
+select dwarf.cancel_v1($1, $2, $3, $4) as done;
 
 -- name: resume_flow
-select dwarf.resume_v1($1, $2, $3) as done;
+select dwarf.resume_v1($1, $2, $3, $4) as done;
 
 -- name: create_keyed
 select

@@ -197,7 +197,7 @@ from dwarf.list_closed_v1(
 ) as f;
 
 -- name: delete_flow
-select dwarf.delete_v1($1, $2, $3) as state;
+select dwarf.delete_v1($1, $2, $3, $4) as state;
 
 -- name: database_now
 select dwarf.now() as now;

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import psycopg
 from psycopg.rows import namedtuple_row
 
@@ -30,7 +31,7 @@ from dwarf.graph import Graph
 from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.run import run_sync
 from dwarf.inputs import START, Document, Input, build, chain_of, decode_document, initial
-from dwarf.record import ClaimedStep, Kind, Member, Record, Todo
+from dwarf.record import ClaimedStep, Kind, Member, Record, Todo, Via
 from dwarf.rows import ClaimedRow, SourceRow
 from dwarf.state import State
 from dwarf.status import StepStatus
@@ -75,6 +76,7 @@ class Player:
         self.lanes: dict[int, list[int]] = {}
         self.block = (0, 0)
         self.runs = 0
+        self.chain_steps_max = 1  # more: steps that simply follow each other are run as one chain
 
     def close(self) -> None:
         self.runner.run(self._leave())
@@ -177,7 +179,7 @@ class Player:
             row.branch, row.seq, row.task, given, row.lease, Todo(row.todo),
             in_cohort=row.join_branch is not None, source=source.task if source else "", expanded=row.expanded or 0,
         )  # fmt: skip
-        record = self._act(graph, row, step, members)
+        *prefix, record = self._chain(graph, row, self._act(graph, row, step, members))
         first_branch = None
         if record.kind is Kind.FAN_OUT:
             first_branch = source.fan_first if row.todo == Todo.EXPAND and source else self._branches(record.size)
@@ -188,8 +190,23 @@ class Player:
         caller = None if row.caller_flow is None else (row.caller_flow, row.caller_branch or 0)
         return Entry(
             row.flow_id, row.root_id, record, row.join_branch, caller,
-            joining=joining, unparks=row.parked, first_branch=first_branch, child=child,
+            joining=joining, unparks=row.parked, first_branch=first_branch, child=child, prefix=prefix,
+            elapsed=[number / 1000 for number in range(len(prefix))] if self.dice.random() < 0.5 else [],
         )  # fmt: skip
+
+    def _chain(self, graph: Graph, row: ClaimedRow, record: Record) -> list[Record]:
+        """Run what simply follows a step, up to a chance number of steps; return the records of all."""
+        records = [record]
+        count = self.dice.randint(1, self.chain_steps_max) if self.chain_steps_max > 1 else 1
+        while len(records) < count and record.kind is Kind.ADVANCE and record.via is Via.NORMAL and not record.delay:
+            assert record.next_input is not None
+            step = ClaimedStep(
+                row.branch, record.seq + 1, record.task, record.next_input, row.lease, in_cohort=row.join_branch is not None
+            )  # fmt: skip
+            created_at = EPOCH + datetime.timedelta(microseconds=row.created_at)
+            record = self._perform(graph, step, Identity(task_name=step.task, step_created_at=created_at), Past())
+            records.append(record)
+        return records
 
     def _act(self, graph: Graph, row: ClaimedRow, step: ClaimedStep, members: list[Member]) -> Record:
         if row.todo == Todo.EXPAND:
@@ -203,16 +220,19 @@ class Player:
             step = folded
         if row.todo == Todo.CANCEL:
             return decide_cancel(graph, step, row.reason or "")
-        url = graph.url_of(row.task)
         identity = Identity(
-            task_name=row.task, task_url=url, attempt=row.attempt, step_created_at=EPOCH + datetime.timedelta(microseconds=row.created_at)
+            task_name=row.task, attempt=row.attempt, step_created_at=EPOCH + datetime.timedelta(microseconds=row.created_at)
         )
-        flow = Flow(step.input.state, identity=identity, past=self._past(row), clock=self._time)
+        return self._perform(graph, step, identity, self._past(row))
+
+    def _perform(self, graph: Graph, step: ClaimedStep, identity: Identity, past: Past) -> Record:
+        url = graph.url_of(step.task)
+        flow = Flow(step.input.state, identity=msgspec.structs.replace(identity, task_url=url), past=past, clock=self._time)
         self.runs += 1
         task = self.tasks.get(url)
         effect = run_sync(task, flow) if task else flow.effect(failure_of(NotFound(f"no task is registered for {url!r}")))
         if isinstance(effect.park, Subgraph) and effect.park.url not in self.graph_ids:
-            return fail(graph, step, engine_failure(f"task {row.task!r}: no graph is registered for {effect.park.url!r}", 404))
+            return fail(graph, step, engine_failure(f"task {step.task!r}: no graph is registered for {effect.park.url!r}", 404))
         return decide(graph, step, effect)
 
     def _time(self) -> datetime.datetime:

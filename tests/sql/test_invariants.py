@@ -42,7 +42,7 @@ def populate(player: Player) -> None:
     [slice_one] = stop_before(player, is_kind(Kind.FAN_OUT))
     assert player.record([slice_one]) == []
     player.create("line")
-    player.one("select dwarf.create_keyed_v1('k', 'h', '0123456789abcdef', 'line', 1, 'A', '{}', 3::smallint, 1000, p_now => %s)", NOON)
+    player.one("select dwarf.create_keyed_v1('k', '0123456789abcdef', 'line', 1, 'A', '{}', 3::smallint, 1000, p_now => %s)", NOON)
 
 
 @pytest.mark.row("M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8")

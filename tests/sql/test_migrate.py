@@ -177,8 +177,8 @@ def test_an_include_stands_for_the_file(source: Source) -> None:
 
 
 def test_a_function_of_two_forms_is_chosen_by_the_server(source: Source) -> None:
-    source.write("functions/pg18/f_v1.sql", "select 'new';")
-    source.write("functions/pg14/f_v1.sql", "select 'old';")
+    source.write("functions/pg18/f_v1.sql", "create function dwarf.f_v1() returns text return 'new';")
+    source.write("functions/pg14/f_v1.sql", "create function dwarf.f_v1() returns text return 'old';")
     source.add("0001_x", "-- include functions/f_v1.sql")
     new, old = source.load(MODERN)[1], source.load(OLDER)[1]
     assert "new" in new.text
@@ -359,19 +359,130 @@ def test_an_edit_of_an_included_function_is_noticed(empty_database: str, source:
     assert source.refusal(empty_database) == "checksum"
 
 
-def test_the_form_of_another_server_version_is_reported_and_works(
-    empty_database: str, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source.write("functions/pg18/f.sql", "select 'new';")
-    source.write("functions/pg14/f.sql", "select 'old';")
-    source.add("0001_x", "-- include functions/f.sql")
-    source.migrate(empty_database)
-    assert source.check(empty_database).other_form == ()
-    other = OLDER if source.check(empty_database).form == MODERN else MODERN
+FORMED = """-- What it returns.
+create function dwarf.f(p_x int default 0) returns text language sql as $$ select '{form}' $$;
+
+create function dwarf.g() returns text
+language sql as $$ select 'g {form}' $$;"""
+
+
+@pytest.fixture
+def formed(source: Source) -> Source:
+    """A source with functions in two forms, beside one that has one."""
+    for form in (MODERN, OLDER):
+        source.write(f"functions/{form}/f.sql", FORMED.format(form=form))
+    source.write("functions/same.sql", "create function dwarf.same() returns int language sql as 'select 1';")
+    source.add("0001_x", TABLE + "\n-- include functions/f.sql\n-- include functions/same.sql")
+    return source
+
+
+def upgraded(dsn: str, source: Source, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the server seem to be upgraded, or set back, across version 18; return the form for it."""
+    other = OLDER if source.check(dsn).form == MODERN else MODERN
     monkeypatch.setattr(migrate, "form_of", lambda _: other)
-    status = source.check(empty_database)
+    return other
+
+
+def test_functions_in_the_form_of_another_server_version_are_named_and_created_anew(
+    empty_database: str, formed: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formed.migrate(empty_database)
+    before = formed.check(empty_database)
+    assert (before.other_form, before.lines()) == ((), [])
+    execute(empty_database, "comment on function dwarf.f is 'kept'; insert into dwarf.things values (1, 'kept')")
+    other = upgraded(empty_database, formed, monkeypatch)
+    status = formed.check(empty_database)
     assert (status.is_current, [str(row) for row in status.other_form]) == (True, ["0001_x"])
-    assert source.migrate(empty_database) == []
+    [line] = status.lines()
+    assert line.startswith("other form: functions of 0001_x are not in the form for PostgreSQL ")
+    assert rows(empty_database, "select dwarf.f(), dwarf.g()") == [(before.form, f"g {before.form}")], "they work meanwhile"
+    assert formed.migrate(empty_database) == [1]
+    assert rows(empty_database, "select dwarf.f(), dwarf.g(), obj_description('dwarf.f'::regproc)") == [(other, f"g {other}", "kept")]
+    assert rows(empty_database, "select count(*) from dwarf.things") == [(1,)]
+    assert formed.check(empty_database).other_form == ()
+    assert formed.migrate(empty_database) == []
+    monkeypatch.undo()
+    assert formed.migrate(empty_database) == [1], "and back"
+    assert rows(empty_database, "select dwarf.f()") == [(before.form,)]
+
+
+def test_a_function_that_is_gone_by_now_is_not_created_anew(empty_database: str, formed: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    formed.add("0002_y", "drop function dwarf.g();")
+    assert formed.migrate(empty_database) == [0, 1, 2]
+    other = upgraded(empty_database, formed, monkeypatch)
+    assert formed.migrate(empty_database) == [1]
+    assert rows(empty_database, "select proname::text, dwarf.f() from pg_proc where proname in ('f', 'g')") == [("f", other)]
+
+
+def test_what_is_pending_comes_first_and_a_refusal_before_all(empty_database: str, formed: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    formed.migrate(empty_database)
+    old = formed.check(empty_database).form
+    other = upgraded(empty_database, formed, monkeypatch)
+    formed.add("0002_y", "create table dwarf.more (id int);", purpose="more", lock="none")
+    assert formed.check(empty_database).lines()[0] == "pending: 0002_y, more (lock: none)"
+    ledger_row(empty_database, 9, breaking=True)
+    assert formed.refusal(empty_database) == "newer-breaking"
+    assert formed.check(empty_database).lines()[0].startswith("refused: the schema is newer")
+    assert rows(empty_database, "select dwarf.f()") == [(old,)]
+    execute(empty_database, "update dwarf.migrations set breaking = false where version = 9")
+    execute(empty_database, "update dwarf.migrations set version = 3 where version = 9")
+    execute(empty_database, "delete from dwarf.migrations where version = 3")
+    assert formed.migrate(empty_database) == [2, 1]
+    assert rows(empty_database, "select dwarf.f()") == [(other,)]
+
+
+def test_many_at_once_create_functions_anew_once(empty_database: str, formed: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    formed.migrate(empty_database)
+    other = upgraded(empty_database, formed, monkeypatch)
+    done: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: done.append(formed.migrate(empty_database))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == [[], [], [], [1]]
+    assert rows(empty_database, "select dwarf.f()") == [(other,)]
+
+
+def test_creating_functions_anew_is_all_or_nothing(empty_database: str, formed: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in (MODERN, OLDER):
+        returns = "text" if form == formed.check(empty_database).form else "int"  # which cannot be replaced
+        formed.write(
+            f"functions/{form}/f.sql", FORMED.format(form=form).replace("g() returns text", f"g() returns {returns}").replace("'g ", "'1")
+        )
+    execute(empty_database, "select 1")
+    monkeypatch.setattr(migrate, "SETTINGS", {**migrate.SETTINGS, "check_function_bodies": "off"})
+    formed.migrate(empty_database)
+    old = formed.check(empty_database).form
+    upgraded(empty_database, formed, monkeypatch)
+    with pytest.raises(MigrationError, match="0001_x failed: 42P13 cannot change return type") as caught:
+        formed.migrate(empty_database)
+    assert caught.value.rule == "statement"
+    assert rows(empty_database, "select dwarf.f()") == [(old,)]
+    assert [str(row) for row in formed.check(empty_database).other_form] == ["0001_x"]
+
+
+def test_nothing_but_functions_has_two_forms(source: Source) -> None:
+    for form in (MODERN, OLDER):
+        source.write(f"functions/{form}/f.sql", "create table dwarf.f (id int);")
+    source.add("0001_x", "-- include functions/f.sql")
+    assert "'create table dwarf.f (id int)' creates no function; nothing else has two forms" in bad(source)
+
+
+def test_the_real_functions_are_created_anew_in_the_other_form(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = check(database).form
+    if form == OLDER:
+        pytest.skip("an older server does not read the form for newer ones")
+    monkeypatch.setattr(migrate, "form_of", lambda _: OLDER)
+    names = [str(row) for row in check(database).other_form]
+    assert names
+    assert [str(row) for row in migrate.migrate(database)] == names
+    body = "select prosrc like '%merge into%' from pg_proc where proname = 'apply_rows_v1'"
+    assert rows(database, body) == [(False,)]
+    monkeypatch.undo()
+    assert [str(row) for row in migrate.migrate(database)] == names
+    assert rows(database, body) == [(True,)]
+    assert check(database).is_current
 
 
 def test_migrations_are_applied_in_order_only(empty_database: str, source: Source) -> None:

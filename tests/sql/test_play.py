@@ -20,9 +20,9 @@ NOON = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, 
 
 @pytest.mark.row("F23", "F24", "M7", "M8")
 def test_played_through_sql_a_flow_ends_as_in_the_reference(database: str) -> None:
-    @given(data=st.data(), quota=st.sampled_from([1, 3, 50]), seed=st.integers(0, 99))
+    @given(data=st.data(), quota=st.sampled_from([1, 3, 50]), chain=st.sampled_from([1, 3, 64]), seed=st.integers(0, 99))
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    def check(data: st.DataObject, quota: int, seed: int) -> None:
+    def check(data: st.DataObject, quota: int, chain: int, seed: int) -> None:
         graph = data.draw(valid_graphs())
         state = data.draw(states())
         menus = {task.name: data.draw(st.lists(changes(graph), max_size=3)) for task in graph.tasks}
@@ -33,6 +33,7 @@ def test_played_through_sql_a_flow_ends_as_in_the_reference(database: str) -> No
             connection.execute("truncate dwarf.live, dwarf.active, dwarf.parks, dwarf.signals")
             connection.execute("select dwarf.ensure_partitions(1)")
         player = Player(database, {"it": graph}, tasks, seed=seed, now=NOON)
+        player.chain_steps_max = chain
         flow_id = player.create("it", state)
         player.run(quota)
         while (ended := player.ended(flow_id)) is None:

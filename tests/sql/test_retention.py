@@ -174,7 +174,7 @@ def test_children_of_a_root_that_ended_late_stay_too(player: Player) -> None:
 def test_idempotency_keys_go_with_their_flows_and_stay_with_those_that_stay(player: Player) -> None:
     graph_id = player.graph_ids["line"]
     create = (
-        """select flow_id from dwarf.create_keyed_v1(%s, 'hash', '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
+        """select flow_id from dwarf.create_keyed_v1(%s, '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
     )
     player.one(create, "ended", "line", graph_id, "A", NOON)
     play(player)

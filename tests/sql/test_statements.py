@@ -13,7 +13,7 @@ import pytest
 from dwarf.arrays import micros
 from dwarf.batch import STATUS_CODES, ChildStart, Entry, lay_out
 from dwarf.record import Child, Kind, NewBranch, Via
-from dwarf.rows import ChangesRow, DocumentRow, MemberRow, ParkRow, SignalRow, SourceRow, SweptRow
+from dwarf.rows import LINEAR_COLUMNS, ChangesRow, DocumentRow, MemberRow, ParkRow, SignalRow, SourceRow, SweptRow
 from dwarf.status import StepStatus
 from dwarf.store import Lane, NewFlows
 from dwarf.testing.databases import fresh_database
@@ -378,7 +378,6 @@ def test_the_last_slice_waits_for_the_branches_that_are_new(desk: Desk) -> None:
     assert desk.applied(arrival(flow_id, (5 << 20) + 1), at=5).woke == [(flow_id, 0)]
 
 
-@pytest.mark.xfail(strict=False, reason="record_v1 gives later slices the depth that arrivals have raised meanwhile")
 @pytest.mark.row("H-19")
 def test_branches_of_later_slices_are_as_deep_as_those_of_the_first(desk: Desk) -> None:
     [flow_id] = desk.create()
@@ -1052,3 +1051,68 @@ def test_signals_are_taken_once_and_the_oldest_first(desk: Desk) -> None:
     assert desk.do(desk.store.take_signals(desk.session + 1, 10)) == []
     taken = [{row.flow_id for row in desk.do(desk.store.take_signals(desk.session, 2))} for _ in range(4)]
     assert taken == [{*ids[:2]}, {*ids[2:4]}, {*ids[4:]}, set()]
+
+
+# ---- the two record calls ----
+
+
+def both_ways(flow_id: int, way: str, **parts: Any) -> Entry:
+    """An advance on the linear path or off it."""
+    return entry(flow_id, Kind.ADVANCE, task="B", via=Via.NORMAL if way == "linear" else Via.GOTO, **parts)
+
+
+@pytest.mark.row("G16")
+@pytest.mark.parametrize("way", ["linear", "general", "both"])
+def test_a_batch_that_comes_again_is_answered_as_before_and_changes_nothing(desk: Desk, way: str) -> None:
+    one, two, three, four = desk.create(4)
+    ways = ("linear", "general") if way == "both" else (way, way)
+    batch = lay_out(
+        [both_ways(one, ways[0]), both_ways(two, ways[0], lease=5), both_ways(three, ways[1]), both_ways(four, ways[1], lease=5)]
+    )  # fmt: skip
+    assert batch.columns.keys() <= {*LINEAR_COLUMNS, "p_closing"} or way != "linear"
+    place = (desk.session, 0, desk.epoch)
+    first = desk.do(desk.store.record((*place, 5), batch, now=micros(minute(1))))
+    assert (first.state, [each.flow_id for each in batch.missed(first.missed)]) == ("ok", [two, four])
+    before = [desk.row(flow_id) for flow_id in (one, two, three, four)]
+    for number, state, missed in ((5, "repeated", first.missed), (4, "repeated", [])):
+        again = desk.do(desk.store.record((*place, number), batch, now=micros(minute(2))))
+        assert (again.state, again.missed) == (state, missed)
+    desk.do(desk.store.open_lane(desk.session, 0))
+    assert desk.do(desk.store.record((*place, 6), batch)).state == "stale"
+    assert desk.do(desk.store.record((desk.session, 8, 1, 1), batch)).state == "stale", "a lane that was never opened"
+    assert [desk.row(flow_id) for flow_id in (one, two, three, four)] == before
+    assert desk.count("history") == 2
+    last = desk.do(desk.store.record((desk.session, 0, desk.epoch + 1, 6), lay_out([both_ways(one, way, seq=9)])))
+    assert (last.state, last.missed) == ("ok", [1])
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_linear_flow_that_closes_alone_or_beside_other_records(desk: Desk, beside: bool) -> None:
+    kept, short, other = desk.create(1) + desk.create(1, delete_on_completion=True) + desk.create(1)
+    entries = [close(kept), close(short), *([both_ways(other, "general")] if beside else [])]
+    desk.applied(*entries)
+    for flow_id in (kept, short):
+        assert (desk.flow(flow_id, "flows")["status"], desk.flow(flow_id, "flows")["final_state"]) == (6, '{"end":1}')
+    assert desk.all("select flow_id, due_at, hidden_at from dwarf.doomed") == [
+        {"flow_id": short, "due_at": minute(2), "hidden_at": minute(1)}
+    ]
+    assert desk.count("live") == desk.count("active") == 1
+
+
+@pytest.mark.parametrize("way", ["linear", "general"])
+@pytest.mark.parametrize("hot", [False, True])
+def test_a_batch_of_records_that_leave_columns_empty(desk: Desk, way: str, hot: bool) -> None:
+    """What nothing of a batch says is not sent: the rows are as if it had been said to be nothing."""
+    flows = desk.create(2)
+    entries = [both_ways(flow_id, way, hot=hot) for flow_id in flows]
+    assert {"s_delta", "s_error", "s_final", "f_state", "h_rec", "s_from"}.isdisjoint(lay_out(entries).columns)
+    desk.applied(*entries)
+    for flow_id in flows:
+        row = desk.row(flow_id)
+        assert (row["seq"], row["delta"], row["delta_seq"], row["base_seq"], row["parked"]) == (2, None, 0, 0, False)
+
+
+def test_a_retry_that_keeps_nothing_is_not_parked(desk: Desk) -> None:
+    [flow_id] = desk.create()
+    desk.applied(retry(flow_id))
+    assert (desk.row(flow_id)["parked"], desk.row(flow_id)["attempt"], desk.count("parks")) == (False, 1, 0)

@@ -1,0 +1,270 @@
+"""`Engine`: a client whose own process also runs the flows, embedded in any application.
+
+    async with Engine(app, shards=[Shard(1, dsn)]) as engine:
+        key, outcome = await engine.run("checkout", {"lines": []})
+
+Owns one dispatcher and one executor per shard (`dwarf.embedded`), the App's resources, and the start: schema, settings, and
+the graphs that the App registers. What it creates starts at once where there is room, and what ends here wakes its waiters
+without a look at the database.
+
+    new --start--> running --close--> closed       `kill` is a close that hands nothing back, as a crash
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from dwarf import migrate, partitions
+from dwarf.checks import check_flag, check_whole
+from dwarf.client import Client
+from dwarf.dispatch.dispatcher import Counters, Stopped
+from dwarf.dispatch.session import Terms
+from dwarf.durations import Duration, seconds_of
+from dwarf.embedded import EmbeddedShard
+from dwarf.errors import Conflict, InvalidArgument, ShardUnavailable
+from dwarf.flow import Flow
+from dwarf.hosts.app import App
+from dwarf.hosts.host import Host
+from dwarf.limits import TIME_BUDGET_MIN_MS
+from dwarf.new_flow import FrozenGraph, NewFlow, freeze
+from dwarf.options import check_engine_id, check_time_budget
+from dwarf.pool import Pool, Unreached
+from dwarf.shards import Shard, check_shards
+from dwarf.status import Status
+from dwarf.waits import Ended
+
+WORKERS_DEFAULT = 1_000
+WORKERS_MAX = 1_000_000
+THREADS_DEFAULT = 32
+GRACE_SECONDS = 30
+SESSION_SECONDS = 30
+SESSION_SECONDS_MIN = 1
+SWEEP_SECONDS = 60
+ENGINE_IDS = 1 << 62  # drawn from, when none is given
+START_PATIENCE_SECONDS = 10.0
+
+log = logging.getLogger("dwarf.engine")
+logging.getLogger("dwarf").addHandler(logging.NullHandler())
+
+
+class Engine(Client):
+    """Runs the flows of some shards in this process.
+
+    `workers` bounds the steps that run at one time on each shard (0 runs none), `threads` those of them that are no
+    coroutines. `grace` is how long `close` lets tasks finish, `session_seconds` the life of this process's leases after its
+    last sign of life; `takeover="deadline"` leaves every step to its own deadline instead. `time_budget` may be set at any
+    time, for flows created from then on; everything else is fixed.
+    """
+
+    def __init__(
+        self,
+        app: Host | None,
+        shards: Iterable[Shard],
+        *,
+        workers: int = WORKERS_DEFAULT,
+        threads: int = THREADS_DEFAULT,
+        time_budget: Duration = 120,
+        max_priority: int = 5,
+        engine_id: int | None = None,
+        grace: Duration = GRACE_SECONDS,
+        session_seconds: Duration = SESSION_SECONDS,
+        sweep_seconds: Duration = SWEEP_SECONDS,
+        takeover: str = "session",
+        wait_ceiling: Duration | None = None,
+        migrates: bool = True,
+    ) -> None:
+        """Raises `InvalidArgument` naming the setting and its rule."""
+        configured = check_shards(shards)
+        super().__init__(configured, host=app, time_budget=time_budget, max_priority=max_priority, wait_ceiling=wait_ceiling)
+        if app is None or not isinstance(app, Host):
+            raise InvalidArgument(f"an engine needs an App, or another host with load_graph and execute_task, not {app!r}")
+        self._app: Host = app
+        self._workers = check_whole(workers, "workers", least=0, most=WORKERS_MAX)
+        self._threads = check_whole(threads, "threads", least=1, most=WORKERS_MAX)
+        self._grace = _at_least(grace, "grace", 0)
+        self._migrates = check_flag(migrates, "migrates")
+        self._terms = Terms(
+            engine_id=secrets.randbelow(ENGINE_IDS) + 1 if engine_id is None else check_engine_id(engine_id),
+            life=_at_least(session_seconds, "session_seconds", SESSION_SECONDS_MIN),
+            sweep_every=_at_least(sweep_seconds, "sweep_seconds", SESSION_SECONDS_MIN),
+            by_session=_takeover(takeover),
+        )
+        self._embedded: dict[int, EmbeddedShard] = {}
+        self._stack = AsyncExitStack()
+        self._state = "new"
+
+    # ---- settings ----
+
+    @property
+    def engine_id(self) -> int:
+        return self._terms.engine_id
+
+    @property
+    def workers(self) -> int:
+        return self._workers
+
+    @property
+    def time_budget(self) -> float:
+        """The time budget of flows that name none, in seconds. Setting it leaves existing flows as they are."""
+        return self._time_budget_ms / 1000
+
+    @time_budget.setter
+    def time_budget(self, value: Duration) -> None:
+        if seconds_of(value, "time_budget") * 1000 < TIME_BUDGET_MIN_MS:
+            raise InvalidArgument(f"time_budget is {value!r}; it must be at least {TIME_BUDGET_MIN_MS / 1000} seconds")
+        self._time_budget_ms = check_time_budget(value)
+
+    # ---- its life ----
+
+    async def start(self) -> None:
+        """Bring the schema up to date, register the App's graphs, and run what is due.
+
+        Raises `Conflict` for an engine that was started before, `ShardUnavailable` and `MigrationError` naming the shard;
+        then nothing stays open.
+        """
+        if self._state != "new":
+            raise Conflict(f"this engine is {self._state}; an engine starts once")
+        self._state = "starting"
+        try:
+            if self._migrates:
+                await asyncio.gather(*(self._migrate(shard) for shard in self._configured))
+            await super().start()
+            await self._prepare()
+            opened = getattr(self._app, "open_resources", None)
+            resources = await self._stack.enter_async_context(opened()) if opened is not None else None
+            for shard in self._configured:
+                self._embedded[shard.index] = self._embed(shard)
+                await self._embedded[shard.index].start(resources)
+        except BaseException:
+            self._state = "new"
+            await self._leave(grace=None)
+            raise
+        self._state = "running"
+
+    async def close(self) -> None:
+        """Start nothing new, let running tasks finish for as long as the grace allows, store what they came to, hand the rest
+        back, and close. Twice is fine, and so is an engine that never started."""
+        if self._state != "running":
+            return
+        self._state = "closing"
+        await self._leave(grace=self._grace)
+        self._state = "closed"
+
+    async def kill(self) -> None:
+        """Stop as `kill -9` would: nothing is handed back and nothing more is stored. For tests."""
+        if self._state == "running":
+            self._state = "closed"
+            await self._leave(grace=None)
+
+    async def _leave(self, *, grace: float | None) -> None:
+        embedded, self._embedded = dict(self._embedded), self._embedded if grace is not None else {}
+        stops = (each.kill() if grace is None else each.stop(grace) for each in embedded.values())
+        await asyncio.gather(*stops, return_exceptions=True)
+        await super().close()
+        self._embedded = {}
+        await self._stack.aclose()
+
+    def _embed(self, shard: Shard) -> EmbeddedShard:
+        return EmbeddedShard(
+            shard,
+            self._app,
+            self._terms,
+            slots=self._workers,
+            threads=self._threads,
+            on_stopped=lambda stopped: self._tell(shard.index, stopped),
+            make_client=self._client_of,
+        )
+
+    # ---- the start ----
+
+    async def _migrate(self, shard: Shard) -> None:
+        try:
+            await asyncio.to_thread(migrate.migrate, shard.dsn)
+        except OSError as error:
+            raise ShardUnavailable(f"shard {shard.index}: {error}") from error
+
+    async def _prepare(self) -> None:
+        """Write what everybody on the shards agrees on, and the graphs by which others create flows."""
+        frozen = await self._frozen()
+        settings = {"max_priority": self._priority_max, "time_budget_ms": self._time_budget_ms}
+        await asyncio.gather(*(self._prepare_shard(shard, settings, frozen) for shard in self._configured))
+
+    async def _prepare_shard(self, shard: Shard, settings: dict[str, int], frozen: dict[str, FrozenGraph]) -> None:
+        pool = Pool(shard.dsn, size=1, name=f"shard {shard.index}")
+        try:
+            mine = {**settings, "shard_index": shard.index}
+            await pool.run(lambda store: store.put_settings(mine), patience=START_PATIENCE_SECONDS)
+            await asyncio.to_thread(partitions.ensure, shard.dsn)
+            if frozen:
+                forms = [(each.hash, each.name, each.entry_task, each.definition) for each in frozen.values()]
+                numbers = await pool.run(lambda store: store.put_graphs(forms))
+                await pool.run(lambda store: store.register_workflows(dict(zip(frozen, numbers, strict=True))))
+        finally:
+            pool.close()
+
+    async def _frozen(self) -> dict[str, FrozenGraph]:
+        """Return the App's graphs. One that cannot be had is left out: a create will say why."""
+        frozen = {}
+        for url in self._app.graphs if isinstance(self._app, App) else ():
+            try:
+                frozen[url] = freeze(url, await self._app.load_graph(url))
+            except Exception as error:
+                log.warning("workflow %r is not registered: %s", url, error)
+        return frozen
+
+    # ---- what an engine does in its own way ----
+
+    async def _insert(self, shard: int, flows: list[NewFlow]) -> list[int]:
+        embedded = self._embedded.get(shard)
+        if embedded is None or not embedded.is_running or not self._workers:
+            return await super()._insert(shard, flows)
+        if self._state == "closing":
+            raise Unreached("the engine is shutting down")
+        return await embedded.create(flows)
+
+    def _ring(self, shard: int) -> None:
+        if shard in self._embedded:
+            self._embedded[shard].ring()
+
+    def _tell(self, shard: int, stopped: list[Stopped]) -> None:
+        """Wake those who wait for flows that have stopped."""
+        if shard not in self._shards:
+            return
+        hub = self.hub(shard)
+        for each in stopped:
+            ended = None if each.status is None else Ended(Status(each.status.value), each.final_state, each.error)
+            hub.notify(each.flow_id, ended)
+
+    def _client_of(self, flow: Flow, is_sync: bool) -> Any:
+        from dwarf.task_client import BlockingTaskClient, TaskClient
+
+        if is_sync:
+            return BlockingTaskClient(self, flow.step_key, asyncio.get_running_loop())
+        return TaskClient(self, flow.step_key)
+
+    # ---- what it has done ----
+
+    def counters(self, shard: int) -> Counters:
+        """Return what the dispatcher of a shard has done since its session began. Raises `ShardUnavailable`."""
+        return self._embedded[shard].dispatcher.counters
+
+    def write_retries(self, shard: int) -> int:
+        return self._embedded[shard].dispatcher.write_retries
+
+
+def _at_least(value: Duration, what: str, least: float) -> float:
+    seconds = seconds_of(value, what)
+    if seconds < least:
+        raise InvalidArgument(f"{what} is {value!r}; it must be at least {least} seconds")
+    return seconds
+
+
+def _takeover(value: object) -> bool:
+    if value not in ("session", "deadline"):
+        raise InvalidArgument(f"takeover is {value!r}; it must be 'session' or 'deadline'")
+    return value == "session"
