@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dwarf.client import Client as Client
     from dwarf.engine import Engine as Engine
     from dwarf.errors import Conflict as Conflict
     from dwarf.errors import DwarfError as DwarfError
@@ -51,11 +52,13 @@ if TYPE_CHECKING:
     from dwarf.status import Status as Status
     from dwarf.status import StepStatus as StepStatus
     from dwarf.steps import Step as Step
+    from dwarf.sync_client import SyncClient as SyncClient
     from dwarf.values import b64 as b64
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "client": ("Client",),
     "engine": ("Engine",),
     "errors": (
         "Conflict", "DwarfError", "ExecutorDied", "ExpressionError", "GraphError", "InvalidArgument", "NotFound",
@@ -76,6 +79,7 @@ _HOMES = {
     "state": ("State",),
     "status": ("Status", "StepStatus"),
     "steps": ("Step",),
+    "sync_client": ("SyncClient",),
     "values": ("b64",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -137,7 +137,7 @@ class Client:
         return [str(key) for key in await self._create(drafts)]
 
     async def run(
-        self, workflow_url: str, state: Any = None, options: FlowOptions | None = None, *, timeout: Duration | None = None
+        self, workflow_url: str, state: Any = None, options: FlowOptions | None = None, *, timeout: Duration | None = None  # noqa: ASYNC109
     ) -> tuple[str, Outcome]:  # fmt: skip
         """Create a flow, wait for it, and return its key and its outcome. A flow that fails raises nothing.
 
@@ -159,7 +159,7 @@ class Client:
 
     # Waiting
 
-    async def wait(self, flow_key: str, timeout: Duration | None = None) -> Outcome:  # noqa: ASYNC109 - the name is public
+    async def wait(self, flow_key: str, timeout: Duration | None = None) -> Outcome:  # noqa: ASYNC109
         """Wait until a flow is closed or interrupted, and return its outcome. None waits without a bound.
 
         Raises `WaitTimeout`, `NotFound` (also when the flow is removed meanwhile), and `ShardUnavailable` when the client is
@@ -168,7 +168,7 @@ class Client:
         key, seconds = FlowKey.parse(flow_key), self._seconds(timeout)
         return _stopped(key, await self._shard(key).wait(key, asyncio.get_running_loop().time() + seconds), seconds)
 
-    async def poll(self, flow_key: str, timeout: Duration | None = None) -> Outcome:  # noqa: ASYNC109 - the name is public
+    async def poll(self, flow_key: str, timeout: Duration | None = None) -> Outcome:  # noqa: ASYNC109
         """Wait as `wait` does, and return the outcome of a flow that runs on when the time is up."""
         key, seconds = FlowKey.parse(flow_key), self._seconds(timeout)
         return await self._shard(key).wait(key, asyncio.get_running_loop().time() + seconds)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dwarf.channel import MemoryEnd, memory_pair
+from dwarf.chores import Chores
+from dwarf.chores import Terms as Keeps
 from dwarf.dispatch.dispatcher import Dispatcher, Stopped
 from dwarf.dispatch.session import Terms
 from dwarf.errors import ShardUnavailable
@@ -24,6 +26,7 @@ from dwarf.new_flow import NewFlow
 from dwarf.shards import Shard
 from dwarf.wire import ToDispatcher, ToExecutor
 
+CHORES_BEHIND_SECONDS = 1.0  # between two rounds where there is more to do
 RESTART_PAUSE_SECONDS = (0.05, 0.5, 2.0, 5.0)  # the last for as long as it takes
 
 log = logging.getLogger("dwarf.engine")
@@ -37,6 +40,7 @@ class EmbeddedShard:
         shard: Shard,
         host: Host,
         terms: Terms,
+        keeps: Keeps,
         *,
         slots: int,
         threads: int,
@@ -44,7 +48,7 @@ class EmbeddedShard:
         make_client: MakeClient | None = None,
     ) -> None:
         self.shard = shard
-        self._host, self._terms = host, terms
+        self._host, self._terms, self._keeps = host, terms, keeps
         self._slots, self._threads = slots, threads
         self._on_stopped, self._make_client = on_stopped, make_client
         self._resources: Any = None
@@ -142,8 +146,16 @@ class EmbeddedShard:
                     group.create_task(executor.run())
                     group.create_task(dispatcher.serve(near))
                 group.create_task(dispatcher.run())
+                group.create_task(self._do_chores(dispatcher))
         finally:
             near.close()
+
+    async def _do_chores(self, dispatcher: Dispatcher) -> None:
+        """Do the shard's background work in rounds."""
+        chores = Chores(dispatcher.control, self.shard.dsn, self._keeps)
+        while True:
+            done = await chores.do(dispatcher.session)
+            await asyncio.sleep(CHORES_BEHIND_SECONDS if done.is_behind else self._terms.sweep_every)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -17,10 +17,10 @@ import logging
 import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from typing import Any
 
 from dwarf import migrate, partitions
 from dwarf.checks import check_flag, check_whole
+from dwarf.chores import Terms as Keeps
 from dwarf.client import Client
 from dwarf.dispatch.dispatcher import Counters, Stopped
 from dwarf.dispatch.session import Terms
@@ -36,6 +36,7 @@ from dwarf.options import check_engine_id, check_time_budget
 from dwarf.pool import Pool, Unreached
 from dwarf.shards import Shard, check_shards
 from dwarf.status import Status
+from dwarf.task_client import BlockingTaskClient, TaskClient
 from dwarf.waits import Ended
 
 WORKERS_DEFAULT = 1_000
@@ -45,6 +46,8 @@ GRACE_SECONDS = 30
 SESSION_SECONDS = 30
 SESSION_SECONDS_MIN = 1
 SWEEP_SECONDS = 60
+RETENTION_DAYS_MAX = 36_500
+FLOW_EXPIRATION_SECONDS_MIN = 1
 ENGINE_IDS = 1 << 62  # drawn from, when none is given
 START_PATIENCE_SECONDS = 10.0
 
@@ -57,8 +60,9 @@ class Engine(Client):
 
     `workers` bounds the steps that run at one time on each shard (0 runs none), `threads` those of them that are no
     coroutines. `grace` is how long `close` lets tasks finish, `session_seconds` the life of this process's leases after its
-    last sign of life; `takeover="deadline"` leaves every step to its own deadline instead. `time_budget` may be set at any
-    time, for flows created from then on; everything else is fixed.
+    last sign of life; `takeover="deadline"` leaves every step to its own deadline instead. Closed flows are kept for
+    `retention_days` (None: for ever), open ones terminated at an age of `flow_expiration` (None: never). `time_budget` may be
+    set at any time, for flows created from then on; everything else is fixed.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class Engine(Client):
         session_seconds: Duration = SESSION_SECONDS,
         sweep_seconds: Duration = SWEEP_SECONDS,
         takeover: str = "session",
+        retention_days: int | None = 30,
+        flow_expiration: Duration | None = None,
         wait_ceiling: Duration | None = None,
         migrates: bool = True,
     ) -> None:
@@ -94,8 +100,10 @@ class Engine(Client):
             sweep_every=_at_least(sweep_seconds, "sweep_seconds", SESSION_SECONDS_MIN),
             by_session=_takeover(takeover),
         )
+        self._keeps = Keeps(retention_days=_days(retention_days), flow_expiration_ms=_expiration_ms(flow_expiration))
         self._embedded: dict[int, EmbeddedShard] = {}
         self._stack = AsyncExitStack()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._state = "new"
 
     # ---- settings ----
@@ -130,6 +138,7 @@ class Engine(Client):
         if self._state != "new":
             raise Conflict(f"this engine is {self._state}; an engine starts once")
         self._state = "starting"
+        self._loop = asyncio.get_running_loop()
         try:
             if self._migrates:
                 await asyncio.gather(*(self._migrate(shard) for shard in self._configured))
@@ -174,6 +183,7 @@ class Engine(Client):
             shard,
             self._app,
             self._terms,
+            self._keeps,
             slots=self._workers,
             threads=self._threads,
             on_stopped=lambda stopped: self._tell(shard.index, stopped),
@@ -240,12 +250,9 @@ class Engine(Client):
             ended = None if each.status is None else Ended(Status(each.status.value), each.final_state, each.error)
             hub.notify(each.flow_id, ended)
 
-    def _client_of(self, flow: Flow, is_sync: bool) -> Any:
-        from dwarf.task_client import BlockingTaskClient, TaskClient
-
-        if is_sync:
-            return BlockingTaskClient(self, flow.step_key, asyncio.get_running_loop())
-        return TaskClient(self, flow.step_key)
+    def _client_of(self, flow: Flow, is_sync: bool) -> TaskClient | BlockingTaskClient:
+        assert self._loop is not None
+        return BlockingTaskClient(self, flow.step_key, self._loop) if is_sync else TaskClient(self, flow.step_key)
 
     # ---- what it has done ----
 
@@ -262,6 +269,14 @@ def _at_least(value: Duration, what: str, least: float) -> float:
     if seconds < least:
         raise InvalidArgument(f"{what} is {value!r}; it must be at least {least} seconds")
     return seconds
+
+
+def _days(value: object) -> int | None:
+    return None if value is None else check_whole(value, "retention_days", least=1, most=RETENTION_DAYS_MAX)
+
+
+def _expiration_ms(value: Duration | None) -> int | None:
+    return None if value is None else int(_at_least(value, "flow_expiration", FLOW_EXPIRATION_SECONDS_MIN) * 1000)
 
 
 def _takeover(value: object) -> bool:

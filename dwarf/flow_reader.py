@@ -7,7 +7,7 @@ about it: then it is asked again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -191,8 +191,8 @@ class FlowReader:
         writes = await self._ask(lambda reads: reads.writes(key.flow_id, key.branch, key.seq))
         return msgspec.structs.replace(
             steps[0],
-            state=rebuild.input(key.branch, key.seq).enacted(),
-            changes=State.of(Changes.decode(writes.changes if writes else None).fields),
+            state=_given(rebuild, key),
+            changes=_recorded(writes.changes if writes else None),
             interrupt_payload=_state(writes.payload if writes else None),
         )
 
@@ -202,6 +202,19 @@ class FlowReader:
             [(_, _, _, _, definition)] = await self._ask(lambda reads: reads.load_graphs([graph_id]))
             graph = self._graphs[graph_id] = Graph.from_json(definition)
         return graph
+
+
+def _given(rebuild: Rebuild, key: StepKey) -> State:
+    """Return what a step was given; empty for a fan-in that failed because there was nothing to give it."""
+    try:
+        return rebuild.input(key.branch, key.seq).enacted()
+    except (ReducerError, RoutingError):
+        return State()
+
+
+def _recorded(document: bytes | None) -> dict[str, Any]:
+    """Return a step's changes as recorded: a deleted field is None."""
+    return {field: msgspec.json.decode(raw) for field, raw in Changes.decode(document).fields.items()}
 
 
 def _state(document: bytes | None) -> State:

@@ -91,6 +91,26 @@ def chain_of(at: Position, document: Document) -> tuple[Position, ...]:
     return (*document.on, at)
 
 
+class Base(msgspec.Struct, frozen=True):
+    """The documents of a chain, folded: what many rows may stand on. `last` is the document at the chain's end."""
+
+    fields: Fields
+    size: int
+    last: Document
+
+
+def fold_documents(documents: Iterable[bytes | Document], reducers: Mapping[str, str]) -> Base:
+    """Fold documents in the order of their chain."""
+    fields: Fields = {}
+    size = 0
+    document = Document()
+    for stored in documents:
+        document = decode_document(stored) if isinstance(stored, bytes) else stored
+        size += len(stored) if isinstance(stored, bytes) else len(document.state)
+        fields = _apply(fields, document, Changes.decode(document.net), reducers)
+    return Base(fields, size, document)
+
+
 def build(
     documents: Sequence[bytes | Document],
     delta: bytes | None,
@@ -101,21 +121,22 @@ def build(
     reducers: Mapping[str, str],
 ) -> Input:
     """Fold the documents of `chain`, in order, then `delta`, then the `later` changes, into the input of a step."""
-    fields: Fields = {}
-    base_bytes = 0
-    document = Document()
-    for stored in documents:
-        document = decode_document(stored) if isinstance(stored, bytes) else stored
-        base_bytes += len(stored) if isinstance(stored, bytes) else len(document.state)
-        fields = _apply(fields, document, Changes.decode(document.net), reducers)
-    built = Input(fields, branch, chain, base_bytes=base_bytes)
+    return build_on(fold_documents(documents, reducers), delta, later, branch=branch, chain=chain, reducers=reducers)
+
+
+def build_on(
+    base: Base, delta: bytes | None, later: Iterable[Changes], *, branch: int, chain: tuple[Position, ...], reducers: Mapping[str, str]
+) -> Input:
+    """Do the same on documents that are folded already."""
+    document = base.last
+    built = Input(base.fields, branch, chain, base_bytes=base.size)
     if _stands_on_own(built):
         built.alias, built.doc_net, built.exact = document.alias, Changes.decode(document.net), document.exact
     if delta is not None:
         rest = decode_document(delta)
         built.alias, built.net = rest.alias or built.alias, Changes.decode(rest.net)
         built.exact = {field: raw for field, raw in built.exact.items() if field not in built.net.fields} | rest.exact
-        built.fields = _apply(fields, rest, built.net, reducers)
+        built.fields = _apply(base.fields, rest, built.net, reducers)
         built.changed_bytes = len(delta)
     for changes in later:
         built = extend(built, changes, reducers)

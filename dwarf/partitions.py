@@ -58,17 +58,20 @@ def ensure(conninfo: str, days_ahead: int = DAYS_AHEAD, *, now: datetime | None 
     raise AssertionError
 
 
-def drop_before(conninfo: str, before: date, *, now: datetime | None = None, patience: float = PATIENCE_SECONDS) -> Dropped:
+def drop_before(
+    conninfo: str, before: date, *, now: datetime | None = None, patience: float = PATIENCE_SECONDS, stop: threading.Event | None = None
+) -> Dropped:
     """Drop what was created before a day (UTC) and had ended by then. Open flows stay, whatever their age.
 
-    Returns when all is done, or after `patience` seconds with what is done so far. Raises `InvalidArgument` for a day
-    that is not over.
+    Returns when all is done, or, with what is done so far, after `patience` seconds or once `stop` is set. Raises
+    `InvalidArgument` for a day that is not over.
     """
     deadline = time.monotonic() + patience
     roots = 0
     waits = _waits()
+    stop = stop or threading.Event()
     with _connect(conninfo) as connection:
-        while True:
+        while not stop.is_set() and time.monotonic() < deadline:
             try:
                 state, statement, dropped = _step(connection, before, now)
                 roots += dropped
@@ -81,9 +84,8 @@ def drop_before(conninfo: str, before: date, *, now: datetime | None = None, pat
                     continue
             except (*_RETRIED, errors.QueryCanceled):
                 pass
-            if time.monotonic() > deadline:
-                return Dropped(roots, False)
-            time.sleep(next(waits))
+            stop.wait(min(next(waits), max(0.0, deadline - time.monotonic())))
+    return Dropped(roots, False)
 
 
 def _step(connection: psycopg.Connection[tuple[object, ...]], before: date, now: datetime | None) -> tuple[str, str, int]:

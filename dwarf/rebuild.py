@@ -87,13 +87,20 @@ class Rebuild:
         except KeyError:
             raise NotFound(f"history does not say where branch {branch} was spawned") from None
         if (parent, parent_seq) not in self._spawned:
-            self._walk(parent, parent_seq + 1)
+            # The cohort itself is not folded: that may be impossible, and is no matter of one branch.
+            row = self._rows[parent][parent_seq]
+            self._spawn(row, extend(self._walk(parent, parent_seq), row.changes, self._reducers))
         spawned, route = self._spawned[parent, parent_seq]
         return branch_input(spawned, branch, route.branch(ordinal)[1])
 
-    def _join(self, row: HistoryRow, spawned: Input) -> Input:
+    def _spawn(self, row: HistoryRow, spawned: Input) -> Route:
+        """Note what the branches of a fan-out were spawned from."""
         route = route_normal(self._graph, row.task, spawned.state)
         self._spawned[row.branch, row.seq] = spawned, route
+        return route
+
+    def _join(self, row: HistoryRow, spawned: Input) -> Input:
+        route = self._spawn(row, spawned)
         branches = range(row.fan_first, row.fan_first + row.fan_size)
         return join(spawned, (self._contribution(branch) for branch in branches), route.aliases, self._reducers)
 

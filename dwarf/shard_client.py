@@ -153,11 +153,10 @@ class ShardClient:
                     await asyncio.wait([stop], timeout=None if until == math.inf else max(until - clock(), 0))
                 if not stop.done():
                     return RUNNING
-                ended = stop.result()
-                stop = watch()
-                outcome = await self._read_stopped(key, ended, max(until, clock() + READ_SECONDS_MIN))
+                outcome = await self._read_stopped(key, stop.result(), max(until, clock() + READ_SECONDS_MIN))
                 if outcome.stopped or clock() >= until:
                     return outcome
+                stop = watch()  # it has been resumed since
 
     async def _read_stopped(self, key: FlowKey, ended: Ended | None, until: float) -> Outcome:
         """Return the outcome of a flow that is said to have stopped; it goes on asking a shard that does not answer."""

@@ -426,6 +426,21 @@ class Store:
         columns = await self._call("forget_audit", _int8(age_ms), _int4(limit), _time(now))
         return int(_one(read_int4, columns[0]))
 
+    async def today(self, *, now: int | None = None) -> int:
+        """Return the number of the day by the database's clock, which is that of its partitions."""
+        columns = await self._call("today", _time(now))
+        return int(_one(read_int4, columns[0]))
+
+    async def refresh_gauges(self, session: int, age_ms: int, *, now: int | None = None) -> bool:
+        """Measure the backlog for all replicas; False when somebody has within `age_ms`."""
+        columns = await self._call("refresh_gauges", _int4(session), _int4(age_ms), _time(now))
+        return bool(_one(read_bool, columns[0]))
+
+    async def gauges(self) -> dict[str, float]:
+        """Return the figures that all replicas report, by name (see `refresh_gauges_v1`)."""
+        names, values = await self._call("gauges")
+        return dict(zip(read_text(names), read_float8(values), strict=True))
+
 
 _LINEAR_ONLY = {*LINEAR_COLUMNS, "p_closing"}
 

@@ -17,7 +17,7 @@ import msgspec
 from dwarf.batch import STATUS_OF
 from dwarf.changes import Changes
 from dwarf.errors import DwarfError
-from dwarf.inputs import START, Document, Input, Position, build, decode_document, initial
+from dwarf.inputs import START, Base, Position, build_on, decode_document, fold_documents, initial
 from dwarf.record import ClaimedStep, Member, Record, Todo
 from dwarf.status import StepStatus
 
@@ -57,8 +57,9 @@ class Park(Message):
 class Assignment(Message):
     """One claimed row with everything it takes to act on it. Times are microseconds since 2000 by the database's clock.
 
-    `chain` names the documents under the input, in order; `documents` are their texts, that of (0, 0) the flow's initial
-    state. `later` are the changes of steps after the last document where `delta` does not hold them.
+    `chain` names the documents under the input, in order; `documents` says where in the message their texts are, that of
+    (0, 0) being the flow's initial state. `later` are the changes of steps after the last document where `delta` does not
+    hold them.
     """
 
     ticket: int
@@ -71,7 +72,7 @@ class Assignment(Message):
     attempt: int
     graph_id: int
     chain: list[Position]
-    documents: list[bytes]
+    documents: list[int]
     delta: bytes | None
     later: list[bytes]
     in_cohort: bool
@@ -90,20 +91,15 @@ class Assignment(Message):
     claimed_at: int
     baggage: bytes | None
 
-    def step(self, reducers: dict[str, str]) -> ClaimedStep:
-        """Build the step's input out of what travelled, and return what deciding takes."""
+    def step(self, base: Base, reducers: dict[str, str]) -> ClaimedStep:
+        """Build the step's input out of what travelled, on the documents that the chain names, and return what deciding takes."""
+        later = [Changes.decode(changes) for changes in self.later]
+        given = build_on(base, self.delta, later, branch=self.branch, chain=tuple(self.chain), reducers=reducers)
         source = self.cohort.source if self.cohort else ""
         return ClaimedStep(
-            self.branch, self.seq, self.task, self._input(reducers), self.lease, Todo(self.todo),
+            self.branch, self.seq, self.task, given, self.lease, Todo(self.todo),
             in_cohort=self.in_cohort, source=source, expanded=self.expanded,
         )  # fmt: skip
-
-    def _input(self, reducers: dict[str, str]) -> Input:
-        documents: list[bytes | Document] = [
-            initial(text) if at == START else decode_document(text) for at, text in zip(self.chain, self.documents, strict=True)
-        ]
-        later = [Changes.decode(changes) for changes in self.later]
-        return build(documents, self.delta, later, branch=self.branch, chain=tuple(self.chain), reducers=reducers)
 
     def members(self) -> list[Member]:
         """Return the branches of the cohort in order."""
@@ -121,18 +117,24 @@ class Assignment(Message):
 
     @property
     def size(self) -> int:
-        """How much of its executor's memory the step will take, roughly: what travels."""
+        """How many bytes travel for this step alone: all but the documents."""
         parked = (self.park.kept, self.park.answer, self.park.result) if self.park else ()
         members = self.cohort.members if self.cohort else ()
-        texts = (*self.documents, *self.later, *parked, self.delta, self.baggage, *(member[3] for member in members))
+        texts = (*self.later, *parked, self.delta, self.baggage, *(member[3] for member in members))
         return sum(len(text) for text in texts if text)
 
 
 class Assign(Message, tag=1):
-    """Steps to act on. A graph travels before the first step of it."""
+    """Steps to act on. A graph travels before the first step of it, a document once for all the steps that stand on it."""
 
     steps: list[Assignment]
+    documents: list[bytes]
     graphs: list[GraphForm] = []
+
+    def base(self, step: Assignment, reducers: dict[str, str]) -> Base:
+        """Fold the documents that a step stands on."""
+        texts = ((at, self.documents[place]) for at, place in zip(step.chain, step.documents, strict=True))
+        return fold_documents([initial(text) if at == START else decode_document(text) for at, text in texts], reducers)
 
 
 class Committed(Message, tag=2):

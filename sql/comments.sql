@@ -282,6 +282,7 @@ comment on function dwarf.faults_v1 is 'What in this shard is as it must never b
 comment on function dwarf.statuses_v1 is 'Where many flows stand, for those who wait.';
 comment on function dwarf.outcome_v1 is 'What there is to say of one flow.';
 comment on function dwarf.gauges_v1 is 'Backlog of each band: counts up to a limit, the exact age of the oldest.';
+comment on function dwarf.refresh_gauges_v1 is 'Measure the backlog, unless somebody just has.';
 comment on function dwarf.store_gauges_v1 is 'Store figures that all replicas report.';
 comment on function dwarf.partitions_v1 is 'Partitions by day, and what is left of those half dropped.';
 comment on function dwarf.missing_partitions_v1 is 'Partitions that ensure_partitions would create.';

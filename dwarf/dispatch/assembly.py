@@ -104,24 +104,44 @@ class Loaded:
 NOTHING = Loaded()
 
 
-def assignment(held: Held, loaded: Loaded = NOTHING) -> Assignment | None:
-    """Return what the executor is sent for a row, or None when what it stands on is gone."""
-    row = held.row
-    place = (row.flow_id, row.branch)
-    chain = loaded.chain(row)
-    later = loaded.later.get(place, [])
-    park = loaded.parks.get(place)
-    cohort = loaded.cohorts.get(place)
-    is_whole = chain is not None and len(later) == max(row.seq - row.delta_seq - 1, 0)
-    if chain is None or not is_whole or (row.parked and park is None) or (row.size is not None and cohort is None):
-        return None
-    documents = [row.input if at == START and row.input is not None else loaded.documents[row.flow_id, *at] for at in chain]
-    return Assignment(
-        held.ticket, row.flow_id, row.branch, row.seq, row.lease, row.task, row.todo, row.attempt, row.graph_id, chain, documents,
-        row.delta, later, row.join_branch is not None, row.expanded or 0, row.last_ordinal, cohort, _park(park), row.reason or "",
-        row.token, row.workflow, row.priority, row.fairness_key, row.budget_ms, row.flow_created_at, row.created_at,
-        row.due_at - (row.budget_ms + LEASE_MARGIN_MS) * 1000, row.baggage,
-    )  # fmt: skip
+class Parcel:
+    """What one executor is sent at a time: steps, and each document under them once."""
+
+    def __init__(self) -> None:
+        self.steps: list[Assignment] = []
+        self.documents: list[bytes] = []
+        self._places: dict[tuple[int, int, int], int] = {}
+
+    def add(self, held: Held, loaded: Loaded = NOTHING) -> int | None:
+        """Put a row in and return how many bytes that adds; None when what the row stands on is gone."""
+        row = held.row
+        place = (row.flow_id, row.branch)
+        chain = loaded.chain(row)
+        later = loaded.later.get(place, [])
+        park = loaded.parks.get(place)
+        cohort = loaded.cohorts.get(place)
+        is_whole = chain is not None and len(later) == max(row.seq - row.delta_seq - 1, 0)
+        if chain is None or not is_whole or (row.parked and park is None) or (row.size is not None and cohort is None):
+            return None
+        before = len(self.documents)
+        documents = [self._place(row, at, loaded) for at in chain]
+        step = Assignment(
+            held.ticket, row.flow_id, row.branch, row.seq, row.lease, row.task, row.todo, row.attempt, row.graph_id, chain, documents,
+            row.delta, later, row.join_branch is not None, row.expanded or 0, row.last_ordinal, cohort, _park(park), row.reason or "",
+            row.token, row.workflow, row.priority, row.fairness_key, row.budget_ms, row.flow_created_at, row.created_at,
+            row.due_at - (row.budget_ms + LEASE_MARGIN_MS) * 1000, row.baggage,
+        )  # fmt: skip
+        self.steps.append(step)
+        return step.size + sum(len(text) for text in self.documents[before:])
+
+    def _place(self, row: ClaimedRow, at: Position, loaded: Loaded) -> int:
+        """Return where in the parcel a document is, put there if need be."""
+        name = (row.flow_id, *at)
+        place = self._places.get(name)
+        if place is None:
+            place = self._places[name] = len(self.documents)
+            self.documents.append(row.input if at == START and row.input is not None else loaded.documents[name])
+        return place
 
 
 def _park(row: ParkRow | None) -> Park | None:

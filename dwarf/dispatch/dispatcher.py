@@ -23,7 +23,7 @@ from dwarf import faults
 from dwarf.batch import Entry
 from dwarf.channel import Channel, ChannelClosed
 from dwarf.database import Connection
-from dwarf.dispatch.assembly import assignment, load, needs_loading
+from dwarf.dispatch.assembly import NOTHING, Loaded, Parcel, load, needs_loading
 from dwarf.dispatch.claims import CLAIM_ROWS_MAX, Claimer
 from dwarf.dispatch.creating import Creates
 from dwarf.dispatch.ledger import Held, Ledger, Seat
@@ -39,7 +39,6 @@ from dwarf.status import StepStatus
 from dwarf.store import Store
 from dwarf.wire import (
     Assign,
-    Assignment,
     Committed,
     Drain,
     Freed,
@@ -121,6 +120,11 @@ class Dispatcher:
     def running(self) -> int:
         """How many steps are handed out or being recorded."""
         return len(self._ledger)
+
+    @property
+    def control(self) -> Pool:
+        """The connections for what is not dispatching itself."""
+        return self._control
 
     @property
     def write_retries(self) -> int:
@@ -294,7 +298,7 @@ class Dispatcher:
                 continue
             (others if needs_loading(row) or row.graph_id not in self._graphs else simple).append(held)
         if simple:
-            self._send([(held, assignment(held)) for held in simple])
+            self._send(simple)
         if others:
             self._spawn(self._load_and_send(others))
         if homeless:
@@ -308,28 +312,29 @@ class Dispatcher:
                 forms = await self._reader.run(lambda store: store.load_graphs(missing), patience=3600)
                 self._graphs.update({form[0]: GraphForm(*form) for form in forms})
             loaded = await self._reader.run(lambda store: load(store, rows), patience=3600)
-            self._send([(held, assignment(held, loaded)) for held in helds])
+            self._send(helds, loaded)
         except Exception:
             log.exception("loading what %d steps stand on", len(helds))
             await self._release([held for held in helds if self._ledger.by_ticket(held.ticket) is held])
 
-    def _send(self, pairs: Iterable[tuple[Held, Assignment | None]]) -> None:
-        by_seat: dict[Seat, list[Assignment]] = {}
-        for held, sent in pairs:
+    def _send(self, helds: Iterable[Held], loaded: Loaded = NOTHING) -> None:
+        parcels: dict[Seat, Parcel] = {}
+        for held in helds:
             if self._ledger.by_ticket(held.ticket) is not held:
                 continue  # withdrawn while it was loaded
-            if sent is None:
+            parcel = parcels.setdefault(held.seat, Parcel())
+            size = parcel.add(held, loaded)
+            if size is None:
                 self._ledger.drop(held)
                 continue
-            if held.row.todo == Todo.EXPAND and sent.cohort is not None:
-                held.first_branch = sent.cohort.first
-            self._ledger.weigh(held, sent.size)
-            by_seat.setdefault(held.seat, []).append(sent)
-        for seat, steps in by_seat.items():
-            new = {step.graph_id for step in steps} - seat.graphs
+            if held.row.todo == Todo.EXPAND:
+                held.first_branch = loaded.cohorts[held.row.flow_id, held.row.branch].first
+            self._ledger.weigh(held, size)
+        for seat, parcel in parcels.items():
+            new = {step.graph_id for step in parcel.steps} - seat.graphs
             seat.graphs |= new
-            seat.channel.send(Assign(steps, [self._graphs[graph_id] for graph_id in new]))
-            faults.reach("assign.sent", steps)
+            seat.channel.send(Assign(parcel.steps, parcel.documents, [self._graphs[graph_id] for graph_id in new]))
+            faults.reach("assign.sent", parcel.steps)
 
     # ---- born claimed ----
 

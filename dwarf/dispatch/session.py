@@ -62,8 +62,10 @@ class Session:
     async def renew(self) -> None:
         """Renew until cancelled. Raises `SessionLost`."""
         interval = self.interval
+        pause = 0.0  # the first renewal tells at once that this is a dispatcher
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(pause)
+            pause = interval
             tried_at = _clock()
             faults.reach("renew.sent")
             try:

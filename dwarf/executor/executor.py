@@ -30,10 +30,11 @@ from dwarf.flow import Flow
 from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.host import Host
 from dwarf.hosts.run import settle
+from dwarf.inputs import Base
 from dwarf.record import Record
+from dwarf.routing import plan_of
 from dwarf.wire import (
     Assign,
-    Assignment,
     Committed,
     Drain,
     Freed,
@@ -106,11 +107,8 @@ class Executor:
 
     def _take(self, message: ToExecutor) -> None:
         match message:
-            case Assign(steps=steps, graphs=graphs):
-                for form in graphs:
-                    self._graphs.add(form)
-                for assigned in steps:
-                    self._assign(assigned)
+            case Assign():
+                self._assign(message)
             case Committed(started=started, over=over):
                 for ticket in over:
                     self._runs.pop(ticket, None)
@@ -130,15 +128,28 @@ class Executor:
 
     # ---- steps ----
 
-    def _assign(self, assigned: Assignment) -> None:
-        self._see_clock(assigned.claimed_at)
-        try:
-            run = Run(assigned, self._graphs[assigned.graph_id])
-        except Exception as error:
-            self._send_report(Report(assigned.ticket, broken(assigned, error)))
-            return
-        self._runs[assigned.ticket] = run
-        self._begin(run)
+    def _assign(self, message: Assign) -> None:
+        for form in message.graphs:
+            self._graphs.add(form)
+        bases: dict[tuple[int, tuple[int, ...]], Base] = {}
+        for assigned in message.steps:
+            self._see_clock(assigned.claimed_at)
+            try:
+                graph = self._graphs[assigned.graph_id]
+                under = (assigned.graph_id, tuple(assigned.documents))
+                base = bases.get(under)
+                if base is None:
+                    base = bases[under] = message.base(assigned, plan_of(graph).reducers)
+                run = self._runs[assigned.ticket] = Run(assigned, graph)
+                record = prepare(run, base)
+            except Exception as error:
+                self._runs.pop(assigned.ticket, None)
+                self._send_report(Report(assigned.ticket, broken(assigned, error)))
+                continue
+            if record is not None:
+                self._report(run, record)
+            else:
+                self._begin(run)
 
     def _go_on(self, ticket: int) -> None:
         """Start the successor of a step whose record has been committed."""
@@ -149,16 +160,10 @@ class Executor:
         self._begin(following)
 
     def _begin(self, run: Run) -> None:
-        assigned = run.assignment
         try:
-            if run.step is None or assigned.cohort is not None:
-                record = prepare(run)
-                if record is not None:
-                    self._report(run, record)
-                    return
             self._start_task(run)
         except Exception as error:
-            self._report(run, broken(assigned, error))
+            self._report(run, broken(run.assignment, error))
 
     def _start_task(self, run: Run) -> None:
         assigned = run.assignment

@@ -21,7 +21,7 @@ from dwarf.effect import Effect, Subgraph, engine_failure
 from dwarf.errors import DwarfError
 from dwarf.flow import Flow, Past
 from dwarf.graph import Graph
-from dwarf.inputs import Input
+from dwarf.inputs import Base, Input
 from dwarf.keys import SEQ_BITS, FlowKey
 from dwarf.record import ClaimedStep, Kind, Record, Todo, Via
 from dwarf.routing import plan_of
@@ -54,10 +54,10 @@ class Run(msgspec.Struct, gc=False):
     next_input: Input | None = None
 
 
-def prepare(run: Run) -> Record | None:
+def prepare(run: Run, base: Base) -> Record | None:
     """Read what a step was assigned; return the record of one that runs no task, else None."""
     assigned, graph = run.assignment, run.graph
-    step = run.step = assigned.step(plan_of(graph).reducers)
+    step = run.step = assigned.step(base, plan_of(graph).reducers)
     if assigned.todo == Todo.EXPAND:
         return cohorts.expand_slice(graph, step)
     if assigned.todo == Todo.RESOLVE:

@@ -9,8 +9,8 @@ from dwarf.flow import Flow
 from dwarf.graph import Graph
 from dwarf.state import State
 
-# While a graph is being loaded for a flow: that flow's baggage, as its tasks will read it.
-loading_baggage: ContextVar[State] = ContextVar("loading_baggage")
+# While a graph is being loaded for a flow: that flow's baggage, as its tasks will read it. Empty at all other times.
+loading_baggage: ContextVar[State] = ContextVar("loading_baggage", default=State())  # noqa: B039 - a State never changes
 
 
 @runtime_checkable

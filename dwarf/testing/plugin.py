@@ -1,8 +1,8 @@
 """The pytest fixture `dwarf_engine`. Loaded by pytest wherever this package is installed, so it imports nothing of it before use.
 
-    async def test_checkout(dwarf_engine):
-        async with dwarf_engine(app) as engine:
-            key, outcome = await engine.run("checkout", {"lines": []})
+async def test_checkout(dwarf_engine):
+    async with dwarf_engine(app) as engine:
+        key, outcome = await engine.run("checkout", {"lines": []})
 """
 
 from __future__ import annotations

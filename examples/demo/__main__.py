@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -40,7 +39,8 @@ def main() -> int:
         with Screen() as screen, Server(find_bindir(EMBEDDED)) as server:
             screen.say(f"PostgreSQL {EMBEDDED} runs in {server.folder}")
             migrate.migrate(server.dsn())
-            evidence = asyncio.run(play(dsn=server.dsn(), root=given.root.resolve(), out=out, screen=screen))
+            evidence, names = asyncio.run(play(dsn=server.dsn(), root=given.root.resolve(), out=out, screen=screen))
+        repeat(screen.console, evidence, names)
         return report(screen.console, evidence, out)
     except KeyboardInterrupt:
         print("interrupted; everything is stopped", file=sys.stderr)
@@ -51,12 +51,11 @@ def main() -> int:
 
 
 def report(console: Console, evidence: Evidence, out: Path) -> int:
-    """Print the audit's table, what ran twice and every check, and return the exit code."""
+    """Print the audit's table and every check, and return the exit code."""
     table = out / "report.md"
     if table.exists():
         console.print("\n[bold]The audit's report[/bold], its first lines")
         console.print(escape("".join(table.read_text().splitlines(keepends=True)[: ROWS_SHOWN + 2])))
-    repeat(console, evidence)
     console.print("[bold]Checks[/bold]")
     done = list(checks(evidence))
     for rule, holds in done:
@@ -65,15 +64,13 @@ def report(console: Console, evidence: Evidence, out: Path) -> int:
     return 0 if all(holds for _, holds in done) else 1
 
 
-def repeat(console: Console, evidence: Evidence) -> None:
-    """Print which steps ran more than once, and why."""
+def repeat(console: Console, evidence: Evidence, names: dict[str, str]) -> None:
+    """Print which steps ran more than once, and why. `names` are those of such steps."""
     again = evidence.repeated()
     total = sum(map(len, evidence.runs.values()))
-    console.print(f"[bold]Steps that ran more than once[/bold]: {len(again)} of {len(evidence.runs)}, {total} runs in all")
-    why = Counter((evidence.runs[step][0].task, reason or "for no reason") for step, reasons in again.items() for reason in reasons)
-    for (task, reason), count in why.most_common():
-        console.print(f"  {count:3} x {task}, because {reason}")
-    console.print()
+    console.print(f"\n[bold]Steps that ran more than once[/bold]: {len(again)} of {len(evidence.runs)}; {total} runs in all")
+    for step, reasons in sorted(again.items(), key=lambda entry: (entry[1], names[entry[0]])):
+        console.print(f"  {escape(names[step]):<40} {' and '.join(reason or 'for no reason' for reason in reasons)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,9 @@ class Evidence(msgspec.Struct):
 
     def repeated(self) -> dict[str, list[str]]:
         """Return why each step that ran more than once did; an empty text is a repetition that nothing explains."""
-        again = {}
-        for step, runs in self.runs.items():
-            if len(runs) > 1:
-                again[step] = [why_again(run, later, self.killed) for run, later in pairwise(runs)]
-        return again
+        return {
+            step: [why_again(run, later, self.killed) for run, later in pairwise(runs)] for step, runs in self.runs.items() if len(runs) > 1
+        }
 
 
 Check = tuple[str, bool]

@@ -55,8 +55,11 @@ class Stage(msgspec.Struct):
         return worker
 
 
-async def play(*, dsn: str, root: Path, out: Path, screen: Screen) -> Evidence:
-    """Run the whole demo and return what came of it. Raises `TimeoutError` when it takes far too long."""
+async def play(*, dsn: str, root: Path, out: Path, screen: Screen) -> tuple[Evidence, dict[str, str]]:
+    """Run the whole demo and return what came of it, and a name for each step that ran more than once.
+
+    Raises `TimeoutError` when it takes far too long.
+    """
     found = len(audit.files_of(root))
     async with (
         asyncio.timeout(DEMO_SECONDS_MAX),
@@ -67,7 +70,17 @@ async def play(*, dsn: str, root: Path, out: Path, screen: Screen) -> Evidence:
         killed, committed = await until_the_kill(stage)
         await until_the_end(stage)
         history = await client.history(stage.audit.key)
-    return Evidence(stage.cast, found, history, committed, journal.read(out / "journal"), killed)
+        evidence = Evidence(stage.cast, found, history, committed, journal.read(out / "journal"), killed)
+        return evidence, {step: await name_step(client, step) for step in evidence.repeated()}
+
+
+async def name_step(client: Client, key: str) -> str:
+    """Return a step's task, and what it was about where its state says so."""
+    step = await client.step(key)
+    state = step.state or {}
+    if step.task_name == "Measure":
+        return f"Measure {state['package']}/{state['name']}".replace(" ./", " ")
+    return step.task_name
 
 
 async def until_the_kill(stage: Stage) -> tuple[int, set[str]]:

@@ -45,7 +45,7 @@ class Screen:
 
     def say(self, text: str, *, style: str = "") -> None:
         """Print a line, with the seconds since the demo began."""
-        self.console.print(f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", style=style)
+        self.console.print(f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", style=style, soft_wrap=True)
 
     def show(self, counts: Iterable[Count], statuses: dict[str, str], parts: list[Part], tasks: list[str]) -> None:
         """Draw the table. `statuses` are those of the flows, by key; `tasks` the audit's, in the order of its graph."""

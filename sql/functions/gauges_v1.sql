@@ -49,3 +49,33 @@ begin atomic
   order by t.name
   on conflict (name) do update set value = excluded.value, measured_at = excluded.measured_at, session = excluded.session;
 end;
+
+-- Measure the whole backlog for all to report alike, unless somebody has within p_age_ms; true if it was done. One row per band
+-- and figure, called steps_pending/3, steps_oldest_due/3 (in seconds since 1970) and fairness_keys/3; a band without due work
+-- has none, and `backlog` is the sum. Reads the index of all due steps: once a minute is often.
+create function dwarf.refresh_gauges_v1(p_session int, p_age_ms int, p_now timestamptz default null) returns boolean
+language plpgsql
+as $$
+declare
+  v_now timestamptz := coalesce(p_now, dwarf.now());
+  v_name text[];
+  v_value float8[];
+begin
+  if exists (select from dwarf.gauges g where g.name = 'backlog' and g.measured_at > v_now - p_age_ms * interval '1 ms') then
+    return false;
+  end if;
+  select array_agg(f.name), array_agg(f.value) into v_name, v_value
+  from (
+    select x.name, x.value
+    from dwarf.gauges_v1(null) b
+    cross join lateral (
+      values ('steps_pending/' || b.priority, b.pending::float8), ('steps_oldest_due/' || b.priority, extract(epoch from b.oldest_due_at)::float8)
+      , ('fairness_keys/' || b.priority, b.fairness_keys::float8)
+    ) x(name, value)
+    union all
+    select 'backlog', coalesce(sum(b.pending), 0)::float8 from dwarf.gauges_v1(null) b
+  ) f;
+  perform dwarf.store_gauges_v1(p_session, v_name, v_value, v_now);
+  delete from dwarf.gauges g where g.name ~ '^(steps_pending|steps_oldest_due|fairness_keys)/' and g.measured_at < v_now;
+  return true;
+end $$;

@@ -263,8 +263,8 @@ create table dwarf.flows_kept partition of dwarf.flows for values in (-1);
 
 create table dwarf.history_kept partition of dwarf.history for values in (-1);
 
--- Documents are compressed by lz4 where the server was built with it: a third of the time of its own method, at much the same
--- size. Partitions of days take it over from their parents.
+-- Documents are compressed by lz4 where the server was built with it, which takes less time than its own method. Partitions of
+-- days take it over from their parents.
 do $$
 declare
   v_statement text;

@@ -18,3 +18,16 @@ select dwarf.forget_sessions_v1($1, $2) as forgotten;
 
 -- name: forget_audit
 select dwarf.forget_audit_v1(coalesce($3, dwarf.now()) - $1 * interval '1 ms', $2) as forgotten;
+
+-- name: today
+select dwarf.day_of(coalesce($1, dwarf.now())) as today;
+
+-- name: refresh_gauges
+select dwarf.refresh_gauges_v1($1, $2, $3) as done;
+
+-- name: gauges
+select
+  g.name
+  , g.value
+from dwarf.gauges as g
+order by g.name;

@@ -173,9 +173,7 @@ def test_children_of_a_root_that_ended_late_stay_too(player: Player) -> None:
 
 def test_idempotency_keys_go_with_their_flows_and_stay_with_those_that_stay(player: Player) -> None:
     graph_id = player.graph_ids["line"]
-    create = (
-        """select flow_id from dwarf.create_keyed_v1(%s, '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
-    )
+    create = """select flow_id from dwarf.create_keyed_v1(%s, '0123456789abcdef', %s, %s, %s, '{}', 3::smallint, 1000, p_now => %s)"""
     player.one(create, "ended", "line", graph_id, "A", NOON)
     play(player)
     kept = player.one(create, "open", "line", graph_id, "A", NOON).flow_id
@@ -228,6 +226,18 @@ def test_the_function_for_sql_drops_in_one_transaction(player: Player) -> None:
 
 
 # ---- cut short anywhere ----
+
+
+def test_it_is_over_when_its_time_is_and_when_it_is_told_to_stop(player: Player) -> None:
+    for _ in range(3):
+        player.create("line")
+    play(player)
+    stop = threading.Event()
+    stop.set()
+    assert drop(player, stop=stop) == Dropped(0, False)
+    assert drop(player, patience=0.0) == Dropped(0, False)
+    assert has_parts(player)
+    assert drop(player) == Dropped(3, True)
 
 
 def steps(player: Player) -> Generator[tuple[str, str], None, None]:

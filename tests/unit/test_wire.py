@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
 
 from dwarf.inputs import Document
 from dwarf.record import Child, Kind, NewBranch, Record, Todo, Via
@@ -33,7 +34,7 @@ FORM = GraphForm(7, b"\0" * 32, "it", "A", b"{}")
 def assignment(**other: object) -> Assignment:
     values: dict[str, object] = {
         "ticket": 1, "flow_id": 2**62, "branch": 5, "seq": 3, "lease": 4, "task": "A", "todo": 0, "attempt": 1, "graph_id": 7,
-        "chain": [(0, 0)], "documents": [b'{"n":1}'], "delta": None, "later": [], "in_cohort": False, "expanded": 0, "last_ordinal": None,
+        "chain": [(0, 0)], "documents": [0], "delta": None, "later": [], "in_cohort": False, "expanded": 0, "last_ordinal": None,
         "cohort": None, "park": None, "reason": "", "token": "0" * 16, "workflow": "it", "priority": 3, "fairness_key": "",
         "budget_ms": 1000, "flow_created_at": 10, "step_created_at": 20, "claimed_at": 30, "baggage": b"{}", **other,
     }  # fmt: skip
@@ -49,8 +50,8 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("message", [
-    Assign([assignment(), assignment(cohort=Cohort("S", 1 << 40, [(0, 1, 6, b"{}", None), (1, 2, 7, None, "no")]))], [FORM]),
-    Assign([assignment(park=Park(b"{}", None, 6, None, b"{}"), later=[b"{}"], todo=int(Todo.FOLD))]),
+    Assign([assignment(), assignment(cohort=Cohort("S", 1 << 40, [(0, 1, 6, b"{}", None), (1, 2, 7, None, "no")]))], [b"{}"], [FORM]),
+    Assign([assignment(park=Park(b"{}", None, 6, None, b"{}"), later=[b"{}"], todo=int(Todo.FOLD))], [b"{}", b""]),
     Committed([1, 2], [3]), Withdraw([1]), Drain(),
 ])  # fmt: skip
 def test_messages_for_an_executor(message: object) -> None:
@@ -74,11 +75,16 @@ def test_what_an_executor_is_not_to_be_sent_is_refused(data: bytes) -> None:
 
 
 def test_the_input_is_built_of_what_travelled() -> None:
-    top = Document(on=[(0, 0)], net=b'{"fields":{"n":2}}').encode()  # type: ignore[arg-type]
-    assert assignment().step({}).input.state == {"n": 1}
-    bytes_counted = assignment(later=[b"12"], park=Park(b"123", None, None, None, None)).size
-    assert bytes_counted == len(b'{"n":1}') + 2 + 3 + 2
-    assert top
+    sent = [assignment(), assignment(delta=Document(alias={"item": Raw(b"2")}).encode()), assignment(later=[b'{"n":5}'])]
+    message = Assign(sent, [b'{"n":1}'])
+    bases = [message.base(each, {}) for each in sent]
+    states = [each.step(base, {}).input.state for each, base in zip(sent, bases, strict=True)]
+    assert states == [{"n": 1}, {"n": 1, "item": 2}, {"n": 5}]
+
+
+def test_the_size_of_a_step_is_what_travels_for_it_alone() -> None:
+    sent = assignment(later=[b"12"], park=Park(b"123", None, None, None, None), cohort=Cohort("S", 1, [(0, 1, 6, b"1234", None)]))
+    assert sent.size == len(b"{}") + 2 + 3 + 4
 
 
 def test_members_know_their_step_and_what_they_brought() -> None:
