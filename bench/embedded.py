@@ -23,9 +23,13 @@ import msgspec
 from bench.sql_rig import Rig
 from dwarf import END, App, Engine, Flow, FlowOptions, Graph, Reducer, Shard, Status
 
-KB = "x" * 1024
 AGENT_TURNS, AGENT_BYTES = 500, 2048
 app = App()
+
+
+def noise(size: int) -> str:
+    """Return text that does not compress."""
+    return os.urandom(size // 2).hex()
 
 
 @app.task("noop")
@@ -40,7 +44,7 @@ def noop_sync(flow: Flow) -> None:
 
 @app.task("rewrite")
 async def rewrite(flow: Flow) -> None:
-    flow["blob"] = flow.get_str("letter") * flow.get_int("size")
+    flow["blob"] = noise(flow.get_int("size"))
 
 
 @app.task("each")
@@ -59,7 +63,7 @@ async def call(flow: Flow) -> None:
 async def turn(flow: Flow) -> None:
     turns = flow.get_int("turns") + 1
     flow["turns"] = turns
-    flow["messages"] = ["m" * AGENT_BYTES]
+    flow["messages"] = [noise(AGENT_BYTES)]
     if turns < AGENT_TURNS:
         flow.goto("Turn")
 
@@ -119,13 +123,9 @@ WORKLOADS = {
     "fanout": Workload("fan", {"items": list(range(1000))}, "branch", 1000, (2,), lambda state: state["total"] == 499_500),
     "wide": Workload("fan", {"items": list(range(50_000))}, "branch", 50_000, (1,), lambda state: state["total"] == 1_249_975_000, 1.0),
     "subgraph": Workload("caller", {"n": 0}, "parent", 1, (128,), lambda state: state["n"] == 1),
-    "state8k": Workload(
-        "rewrite", {"letter": "x", "size": 8192, "blob": ""}, "step", 5, (32,), lambda state: len(str(state["blob"])) == 8192
-    ),
-    "state1k": Workload(
-        "rewrite", {"letter": "x", "size": 1024, "blob": ""}, "step", 5, (32,), lambda state: len(str(state["blob"])) == 1024
-    ),
-    "carry": Workload("carry", {"n": 0, "blob": KB * 100}, "step", 10, (32,), lambda state: state["n"] == 10),
+    "state8k": Workload("rewrite", {"size": 8192, "blob": ""}, "step", 5, (32,), lambda state: len(str(state["blob"])) == 8192),
+    "state1k": Workload("rewrite", {"size": 1024, "blob": ""}, "step", 5, (32,), lambda state: len(str(state["blob"])) == 1024),
+    "carry": Workload("carry", {"n": 0, "blob": noise(100 << 10)}, "step", 10, (32,), lambda state: state["n"] == 10),
     "agent": Workload("agent", {"turns": 0}, "turn", AGENT_TURNS, (1, 8), lambda state: state["turns"] == AGENT_TURNS, 1.0),
 }
 

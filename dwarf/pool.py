@@ -4,6 +4,7 @@ Owns at most `size` connections, opened when they are needed. Executes nothing: 
 `Store` that also knows what clients ask; it runs one or a few statements. Callers take turns in the order in which they came.
 
     serialization, deadlock, lock   nothing was done: the same work again, after a pause
+    no partition for its day        nothing was done: it is made, and then the same work again
     no connection to be had         the same again until `patience` has passed, then `Unreached`: nothing was sent
     the connection is lost          work that may be repeated: the same; other work may have been done: `ShardUnavailable`
     a rule of Dwarf's is broken     the error of ours that it stands for
@@ -29,6 +30,7 @@ PATIENCE_SECONDS = 10.0
 CONTENTION_ATTEMPTS_MAX = 8
 CONTENTION_PAUSE_SECONDS = 0.02  # times the number of the attempt
 RECONNECT_PAUSE_SECONDS = (0.02, 0.1, 0.5, 1.0)  # the last one for as long as patience lasts
+PARTITION_DAYS_AHEAD = 1  # where one is missing: no more than is wanted at once, the chores make the others
 UNREACHABLE_SECONDS = 5.0  # how long a failed connect counts against a shard
 
 T = TypeVar("T")
@@ -84,6 +86,10 @@ class Pool:
                 failure = error
             finally:
                 self._pass_turn()
+            if classify(failure) is Disposition.NO_PARTITION and contended < CONTENTION_ATTEMPTS_MAX - 1:
+                await self.run(lambda reads: reads.ensure_partitions(PARTITION_DAYS_AHEAD), patience=until - clock())
+                contended += 1
+                continue
             pause = self._pause(failure, is_repeatable or not is_sent, contended, lost)
             if classify(failure) is Disposition.RETRY_WHOLE:
                 contended += 1

@@ -98,6 +98,14 @@ class DueKey(msgspec.Struct, frozen=True):
     weight: float
 
 
+class Look(msgspec.Struct, frozen=True):
+    """What a dispatcher sees between its claims: how many sleepers it woke, whether signals wait, who dispatches (sessions)."""
+
+    woken: int
+    has_signals: bool
+    dispatchers: list[int]
+
+
 _DUE = (read_int2, read_int2, read_text, read_float8)
 
 
@@ -242,10 +250,10 @@ class Store:
         columns = await self._call("due", _int4(limit))
         return [DueKey(*row) for row in zip(*(read(cells) for read, cells in zip(_DUE, columns, strict=True)), strict=True)]
 
-    async def look(self, session: int, wake_limit: int, *, now: int | None = None) -> tuple[int, bool]:
-        """Wake sleepers whose time has come; return how many, and whether signals wait for the session."""
-        woken, has_signals = await self._call("look", _int4(session), _int4(wake_limit), _time(now))
-        return int(_one(read_int4, woken)), bool(_one(read_bool, has_signals))
+    async def look(self, session: int, wake_limit: int, *, now: int | None = None) -> Look:
+        """Wake sleepers whose time has come, and look what there is beside due work."""
+        woken, has_signals, dispatchers = await self._call("look", _int4(session), _int4(wake_limit), _time(now))
+        return Look(_one(read_int4, woken), _one(read_bool, has_signals), _array(read_int4_array, dispatchers))
 
     # Claims and records
 
@@ -260,6 +268,12 @@ class Store:
             (int4_array(list(quotas.values())), arrays.INT4_ARRAY),
             _time(now),
         )
+        return read_rows(ClaimedRow, CLAIMED, columns)
+
+    async def claim_oldest(self, session: int, quotas: Mapping[str, int], *, priority: int, now: int | None = None) -> list[ClaimedRow]:
+        """Claim due rows of one band and both halves, at most `quotas[key]` of each fairness key, oldest first in a key."""
+        keys, counts = (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY), (int4_array(list(quotas.values())), arrays.INT4_ARRAY)
+        columns = await self._call("claim_oldest", _int4(session), (int2(priority), INT2), keys, counts, _time(now))
         return read_rows(ClaimedRow, CLAIMED, columns)
 
     async def claim_these(self, session: int, rows: Sequence[tuple[int, int]], *, now: int | None = None) -> list[ClaimedRow]:

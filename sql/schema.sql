@@ -230,7 +230,7 @@ create table dwarf.active (
   , delta json
   , constraint active_flow_id_branch_key primary key (flow_id, branch)
 ) with (
-  fillfactor = 40
+  fillfactor = 30
   , autovacuum_vacuum_scale_factor = 0
   , autovacuum_vacuum_threshold = 20000
   , autovacuum_vacuum_cost_delay = 0
@@ -383,6 +383,7 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/take_v1.sql
 -- include functions/observe_v1.sql
 -- include functions/claim_v1.sql
+-- include functions/claim_oldest_v1.sql
 -- include functions/chain.sql
 -- include functions/lanes_v1.sql
 -- include functions/record_linear_v1.sql

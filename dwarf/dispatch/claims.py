@@ -1,10 +1,12 @@
-"""What to claim next: bands strictly, keys by their shares, halves of the trees in the order of preference.
+"""What to claim next: bands strictly, keys by their shares, in a key the oldest; of several dispatchers each begins with its half.
 
 Works from what it observes in the database and keeps nothing between two claims but the keys' passes. A band gets the slots
 that better ones leave over; in a band, what a key does not use of its quota the others get.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from dwarf.fairness import Shares
 from dwarf.rows import ClaimedRow
@@ -15,11 +17,11 @@ CLAIM_ROWS_MAX = 500  # of one statement
 
 
 class Claimer:
-    """Claims for one session. `half`: the half of the trees that is claimed first."""
+    """Claims for one session, beside other dispatchers or alone."""
 
-    def __init__(self, session: int, half: int) -> None:
+    def __init__(self, session: int) -> None:
         self._session = session
-        self._halves = (half, 1 - half)
+        self._halves: tuple[int, ...] = ()  # in the order in which they are claimed; none when the session is alone
         self._shares: dict[int, Shares] = {}
         self.waiting_band: int | None = None  # the best band that was left with due work at the last look
 
@@ -40,6 +42,12 @@ class Claimer:
         """Tell whether a successor of this band may go on without a claim: nothing of its band or a better one waits."""
         return self.waiting_band is None or priority < self.waiting_band
 
+    def see(self, dispatchers: Sequence[int]) -> None:
+        """Learn which sessions dispatch. Alone, a key's steps are claimed by age; of two, each begins with a half of its own."""
+        others = [session for session in dispatchers if session != self._session]
+        place = sum(session < self._session for session in others) & 1
+        self._halves = (place, 1 - place) if others else ()
+
     async def _claim_band(self, store: Store, priority: int, due: list[DueKey], slots: int, rows: list[ClaimedRow]) -> bool:
         """Claim from one band; tell whether it has more due work than there were slots."""
         shares = self._shares.setdefault(priority, Shares())
@@ -50,13 +58,12 @@ class Claimer:
         while weights and slots > 0:
             quotas = shares.quotas(weights, min(slots, CLAIM_ROWS_MAX))
             taken = dict.fromkeys(quotas, 0)
+            if not halves:
+                _add(await store.claim_oldest(self._session, quotas, priority=priority), rows, taken)
             for half, keys in halves.items():
                 wanted = {key: quota - taken[key] for key, quota in quotas.items() if key in keys and quota > taken[key]}
                 if wanted:
-                    claimed = await store.claim(self._session, wanted, half=half, priority=priority)
-                    for row in claimed:
-                        taken[row.fairness_key] += 1
-                    rows += claimed
+                    _add(await store.claim(self._session, wanted, half=half, priority=priority), rows, taken)
             for name, count in taken.items():
                 shares.charge(name, count, weights[name])
             slots -= sum(taken.values())
@@ -69,3 +76,9 @@ def _by_band(due: list[DueKey]) -> dict[int, list[DueKey]]:
     for key in due:
         bands.setdefault(key.priority, []).append(key)
     return bands
+
+
+def _add(claimed: list[ClaimedRow], rows: list[ClaimedRow], taken: dict[str, int]) -> None:
+    rows += claimed
+    for row in claimed:
+        taken[row.fairness_key] += 1

@@ -59,6 +59,8 @@ LOOK_SECONDS = 0.05  # between two looks at sleepers and signals
 WAKE_ROWS_MAX = 1_000
 SIGNALS_MAX = 1_000
 HINTS_MAX = 10_000
+TROUBLE_PAUSE_SECONDS = 0.5  # before a shard that could not be asked is asked again
+FLUSH_SECONDS_MAX = 5.0  # how long the last outcomes may take to be recorded once the grace has passed
 FREED_SECONDS_MAX = 2.0  # how long withdrawn tasks may take to end before their steps are handed back all the same
 
 log = logging.getLogger("dwarf.dispatch")
@@ -136,7 +138,7 @@ class Dispatcher:
         """Register the session and open the lanes. Raises `ShardUnavailable`."""
         await self._session.start(patience=patience)
         number = self._session.number
-        self._claimer = Claimer(number, number & 1)
+        self._claimer = Claimer(number)
         writers = [LaneWriter(number, lane, self._connect, failed) for lane in range(LANES)]
         self._recorder = Recorder(writers, Supply(self._control), self._settle)
         self._creates = Creates(self._control, number, room=self._room, on_born=self._start_born, on_due=self.ring)
@@ -161,7 +163,13 @@ class Dispatcher:
                 await self._settled()
         except TimeoutError:
             await self._hand_back()
-        await self._recorder.drained()
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS_MAX):
+                await self._recorder.drained()
+        except TimeoutError:
+            log.error(
+                "shard unreachable at the end of the grace: outcomes of %d steps are lost, the steps will run again", len(self._ledger)
+            )
 
     async def close(self, *, in_order: bool = True) -> None:
         """End the session in good order, or leave it to its end as a crash does."""
@@ -248,12 +256,13 @@ class Dispatcher:
                     await self._look()
                 faults.reach("claim.sent")
                 await self._claims.run(lambda store, rows=rows: self._claim(store, rows), is_repeatable=False, patience=0)  # type: ignore[misc]
-            except ShardUnavailable as error:
-                log.warning("claiming: %s", error)
+                pause = POLL_SECONDS_MIN if rows else min(pause * 1.5, POLL_SECONDS_MAX)
+            except Exception as error:  # whatever it was: what is handed out goes on, and the next look may fare better
+                log.warning("claiming: %s", error, exc_info=not isinstance(error, ShardUnavailable))
                 self._claimer.waiting_band = None
+                pause = TROUBLE_PAUSE_SECONDS
             finally:
                 self._hand_out(rows)
-            pause = POLL_SECONDS_MIN if rows else min(pause * 1.5, POLL_SECONDS_MAX)
             await self._wait(pause)
 
     async def _claim(self, store: Store, rows: list[ClaimedRow]) -> None:
@@ -266,8 +275,9 @@ class Dispatcher:
 
     async def _look(self) -> None:
         """Wake sleepers, and take the signals that say which rows were taken away."""
-        _, has_signals = await self._control.run(lambda store: store.look(self.session, WAKE_ROWS_MAX), patience=0)
-        if has_signals:
+        seen = await self._control.run(lambda store: store.look(self.session, WAKE_ROWS_MAX), patience=0)
+        self._claimer.see(seen.dispatchers)
+        if seen.has_signals:
             signals = await self._control.run(lambda store: store.take_signals(self.session, SIGNALS_MAX), is_repeatable=False, patience=0)
             for signal in signals:
                 held = self._ledger.at(signal.flow_id, signal.branch)

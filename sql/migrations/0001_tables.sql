@@ -147,7 +147,7 @@ create table dwarf.active (
   , delta json
   , constraint active_flow_id_branch_key primary key (flow_id, branch)
 ) with (
-  fillfactor = 40
+  fillfactor = 30
   , autovacuum_vacuum_scale_factor = 0
   , autovacuum_vacuum_threshold = 20000
   , autovacuum_vacuum_cost_delay = 0

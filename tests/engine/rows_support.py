@@ -17,7 +17,7 @@ from typing import Any, ParamSpec
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from dwarf import END, App, Graph, Outcome, Status, Step
+from dwarf import END, App, Flow, Graph, Outcome, Status, Step
 from dwarf.keys import FlowKey, branch_seq
 from dwarf.testing import EngineUnderTest
 from tests.strategies import sketch
@@ -66,7 +66,7 @@ def line(*names: str, name: str = "Line") -> Graph:
     return Graph(name).add_transition_chain(*names, END)
 
 
-def nothing(flow: Any) -> None:
+def nothing(flow: Flow) -> None:
     """A task that does nothing."""
 
 
@@ -91,7 +91,7 @@ class Gate:
         self.entered = 0
         self.left = 0
 
-    async def __call__(self, flow: Any) -> None:
+    async def __call__(self, flow: Flow) -> None:
         self.entered += 1
         await self._open.wait()
         self.left += 1

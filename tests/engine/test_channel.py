@@ -95,7 +95,7 @@ def test_an_engine_works_over_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     fan.set_fan_in("J").set_reducer("log", Reducer.APPEND)
     app = make_app(
         {"it": fan, "child": "C->END"},
-        {"W": write, "V": lambda flow: None, "C": lambda flow: flow.set("n", flow.get_int("n") * 100)},
+        {"S": _nothing, "J": _nothing, "V": _nothing, "W": write, "C": _times_100},
     )
 
     @on_loop
@@ -109,6 +109,13 @@ def test_an_engine_works_over_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             assert outcome.state["log"] == [1, 2, 300, 44, 5]
 
     play()
+
+
+def _nothing(flow: Flow) -> None: ...
+
+
+def _times_100(flow: Flow) -> None:
+    flow["n"] = flow.get_int("n") * 100
 
 
 async def stopped(engine: EngineUnderTest, key: str) -> bool:

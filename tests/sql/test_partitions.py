@@ -13,6 +13,7 @@ import pytest
 from psycopg import errors
 
 from dwarf import partitions
+from dwarf.pool import Pool
 from tests.sql.player import Player
 from tests.sql.plays import DAY, NOON, TODAY, broken, play, scene, uncommitted
 
@@ -119,6 +120,23 @@ def test_a_flow_can_be_created_without_partitions_and_runs_once_they_are_made(da
     assert TODAY + 19 not in days(database, "flows")
     assert player.record(entries) == []
     play(player)
+    assert player.ended(flow_id) is not None
+    assert broken(database) == []
+
+
+@pytest.mark.parametrize("ahead", [0, 4_000])
+def test_a_verb_of_a_client_makes_the_partition_that_it_needs(database: str, player: Player, ahead: int) -> None:
+    player.now = datetime.datetime.now(datetime.UTC) + ahead * DAY
+    flow_id = player.create("line")
+    pool = Pool(database, size=1)
+
+    async def terminate() -> bool:
+        try:
+            return await pool.run(lambda reads: reads.terminate_flow(flow_id, "enough", now=player.micros), is_repeatable=False)
+        finally:
+            pool.close()
+
+    assert player.do(terminate())
     assert player.ended(flow_id) is not None
     assert broken(database) == []
 

@@ -1,0 +1,49 @@
+-- Claim due rows of one band, of both halves alike: for each key at most its quota, oldest first. For a dispatcher that is alone on
+-- the shard, so that a key's steps start in the order of their age. Which rows are the oldest is read without locks; then they are
+-- locked, and those that others hold or took meanwhile are left out.
+create function dwarf.claim_oldest_v1(
+  p_session int
+, p_priority smallint
+, p_keys text[]
+, p_quotas int[]
+, p_now timestamptz default null
+) returns setof dwarf.claimed
+language plpgsql rows 200
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+set enable_material = off
+set enable_memoize = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_flow bigint[];
+  v_branch bigint[];
+begin
+  select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
+  from unnest(p_keys, p_quotas) q(fairness_key, quota)
+  cross join lateral (
+    select u.flow_id, u.branch
+    from (
+      (
+        select a.claimable, a.flow_id, a.branch from dwarf.active a
+        where a.claimable is not null and a.half = 0 and a.priority = p_priority and a.fairness_key = q.fairness_key
+        order by a.claimable, a.flow_id, a.branch limit q.quota
+      )
+      union all
+      (
+        select a.claimable, a.flow_id, a.branch from dwarf.active a
+        where a.claimable is not null and a.half = 1 and a.priority = p_priority and a.fairness_key = q.fairness_key
+        order by a.claimable, a.flow_id, a.branch limit q.quota
+      )
+    ) u
+    order by u.claimable, u.flow_id, u.branch
+    limit q.quota
+  ) x;
+  if v_flow is not null then
+    return query select * from dwarf.claim_these_v1(p_session, v_flow, v_branch, p_now);
+  end if;
+end $$;
