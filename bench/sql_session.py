@@ -19,6 +19,7 @@ from dwarf.arrays import (
     INT8_ARRAY,
     TEXT_ARRAY,
     TIMESTAMPTZ,
+    TIMESTAMPTZ_ARRAY,
     int2,
     int4,
     int4_array,
@@ -119,8 +120,8 @@ class Session:
 
     async def claim(self, quotas: dict[str, int], half: int) -> PGresult:
         """Claim, and leave the rows as they came."""
-        values = (int4(self.session), int2(half), int2(PRIORITY), text_array(list(quotas)), int4_array(list(quotas.values())), None)
-        types = (INT4, INT2, INT2, TEXT_ARRAY, INT4_ARRAY, TIMESTAMPTZ)
+        values = (int4(self.session), int2(half), int2(PRIORITY), text_array(list(quotas)), int4_array(list(quotas.values())), None, None)
+        types = (INT4, INT2, INT2, TEXT_ARRAY, INT4_ARRAY, TIMESTAMPTZ_ARRAY, TIMESTAMPTZ)
         return await self.connection.execute(QUERIES["claim"].encoded, values, types=types)
 
     async def claim_both(self, count: int) -> int:

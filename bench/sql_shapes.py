@@ -127,6 +127,29 @@ class LinearTwoLanes(Linear):
     sessions = 3
 
 
+class Chains(Shape):
+    """Flows of ten steps that run as one chain: created born claimed, and all ten steps recorded at once."""
+
+    name = "chain"
+    unit = "step"
+    rounds = 20
+
+    def __init__(self, batch: int, sessions: list[Session], meter: Meter) -> None:
+        super().__init__(batch, sessions, meter)
+        prefix = [step(1, seq, lease=1).record for seq in range(1, STEPS)]
+        last = step(1, STEPS, lease=1).record
+        elapsed = [seq / 1000 for seq in range(1, STEPS)]
+        self.canned = Canned([Entry(place, place, last, prefix=prefix, elapsed=elapsed) for place in range(1, batch + 1)])
+
+    async def round(self) -> int:
+        with self.meter("create"):
+            queue = [sorted(await self.creator.create(self.batch, STATE, owner=self.session)) for _ in range(self.rounds)]
+        with self.meter("record"):
+            for flows in queue:
+                await self.session.record(self.canned, flows)
+        return STEPS * self.batch * self.rounds
+
+
 class LinearClaimed(Shape):
     """No successor is hot: each is made claimable, and found by a claim of one half of what waits."""
 

@@ -21,10 +21,11 @@ from bench.sql_claim import KEYS, Claimed, measure
 from bench.sql_fanout import FanOut, NestedFanOut, WideFanOut
 from bench.sql_rig import Cost, Rig
 from bench.sql_session import Session
-from bench.sql_shapes import ChildFlows, Interrupts, Linear, LinearClaimed, LinearLaidOut, LinearTwoLanes, Shape
+from bench.sql_shapes import Chains, ChildFlows, Interrupts, Linear, LinearClaimed, LinearLaidOut, LinearTwoLanes, Shape
 
 FAMILIES: dict[str, tuple[type[Shape], ...]] = {
     "linear": (Linear, LinearLaidOut, LinearTwoLanes, LinearClaimed),
+    "chain": (Chains,),
     "fanout": (FanOut, WideFanOut, NestedFanOut),
     "child": (ChildFlows,),
     "interrupt": (Interrupts,),

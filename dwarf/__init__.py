@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dwarf.errors import StateValueError as StateValueError
     from dwarf.errors import SubgraphError as SubgraphError
     from dwarf.errors import TaskError as TaskError
+    from dwarf.errors import TimeBudgetExceeded as TimeBudgetExceeded
     from dwarf.errors import Unauthenticated as Unauthenticated
     from dwarf.errors import WaitTimeout as WaitTimeout
     from dwarf.flow import Flow as Flow
@@ -63,7 +64,7 @@ _HOMES = {
     "errors": (
         "Conflict", "DwarfError", "ExecutorDied", "ExpressionError", "GraphError", "InvalidArgument", "NotFound",
         "PermissionDenied", "ReducerError", "ShardUnavailable", "SignalError", "StateTypeError", "StateValueError",
-        "SubgraphError", "TaskError", "Unauthenticated", "WaitTimeout",
+        "SubgraphError", "TaskError", "TimeBudgetExceeded", "Unauthenticated", "WaitTimeout",
     ),
     "flow": ("Flow", "Parked"),
     "graph": ("END", "Graph", "Task", "Transition"),

@@ -116,7 +116,7 @@ class EmbeddedShard:
     async def _supervise(self, dispatcher: Dispatcher) -> None:
         """Run the pair, and start a new one whenever it ends."""
         attempt = 0
-        while True:
+        while self._supervisor is not None:  # a cancellation that comes together with an error is hidden by the group of errors
             try:
                 await self._run(dispatcher)
             except Exception as error:
@@ -124,7 +124,7 @@ class EmbeddedShard:
                 log.warning("shard %d: dispatching ended and starts anew: %s", self.shard.index, _root(error))
             self._dispatcher = None
             await dispatcher.close(in_order=False)
-            while self._dispatcher is None:
+            while self._dispatcher is None and self._supervisor is not None:
                 await asyncio.sleep(RESTART_PAUSE_SECONDS[min(attempt, len(RESTART_PAUSE_SECONDS) - 1)])
                 attempt += 1
                 try:

@@ -18,10 +18,13 @@ import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
+import psycopg
+
 from dwarf import migrate, partitions
 from dwarf.checks import check_flag, check_whole
 from dwarf.chores import Terms as Keeps
 from dwarf.client import Client
+from dwarf.database import Disposition, classify
 from dwarf.dispatch.dispatcher import Counters, Stopped
 from dwarf.dispatch.session import Terms
 from dwarf.durations import Duration, seconds_of
@@ -151,7 +154,7 @@ class Engine(Client):
                 await self._embedded[shard.index].start(resources)
         except BaseException:
             self._state = "new"
-            await self._leave(grace=None)
+            await self._leave(grace=0)
             raise
         self._state = "running"
 
@@ -161,8 +164,13 @@ class Engine(Client):
         if self._state != "running":
             return
         self._state = "closing"
-        await self._leave(grace=self._grace)
-        self._state = "closed"
+        try:
+            await self._leave(grace=self._grace)
+        except BaseException:  # such as a cancellation: then nothing more is waited for, and nothing stays open either
+            await self._leave(grace=None)
+            raise
+        finally:
+            self._state = "closed"
 
     async def kill(self) -> None:
         """Stop as `kill -9` would: nothing is handed back and nothing more is stored. For tests."""
@@ -195,7 +203,9 @@ class Engine(Client):
     async def _migrate(self, shard: Shard) -> None:
         try:
             await asyncio.to_thread(migrate.migrate, shard.dsn)
-        except OSError as error:
+        except (OSError, psycopg.Error) as error:
+            if classify(error) is not Disposition.RECONNECT:
+                raise
             raise ShardUnavailable(f"shard {shard.index}: {error}") from error
 
     async def _prepare(self) -> None:

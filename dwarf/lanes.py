@@ -29,6 +29,7 @@ from dwarf.store import Recorded, Store
 
 CONTENTION_ATTEMPTS_MAX = 8  # of one batch, on deadlocks and the like
 CONTENTION_PAUSE_SECONDS = 0.02  # times the number of the attempt
+LOST_ATTEMPTS_MAX = 4  # of one batch, on connections that were good until it was sent
 RECONNECT_PAUSE_SECONDS = (0.05, 0.2, 1.0, 2.0)  # the last for as long as it takes
 PARTITION_DAYS_AHEAD = 1  # where one is missing: no more than is wanted at once, the chores make the others
 LANE_LOCK_TIMEOUT_MS = 2_000  # how long a backend that is still committing is waited for before it is ended
@@ -122,7 +123,7 @@ class LaneWriter:
 
     async def _record(self, batch: Batch, now: int | None) -> Recorded:
         """Send one batch until the lane's row tells that it is recorded."""
-        contended = 0
+        contended = lost = 0
         number: int | None = None
         while True:
             try:
@@ -142,6 +143,9 @@ class LaneWriter:
                 if disposition is Disposition.RECONNECT:
                     self.close()
                     self.retried += 1
+                    lost += 1
+                    if lost >= LOST_ATTEMPTS_MAX and not await self._is_recorded(number):
+                        raise  # smaller batches may pass: it is the batch that the server cannot take, or that it dies of
                     continue
                 if disposition not in _REPEATED or contended >= CONTENTION_ATTEMPTS_MAX:
                     raise
@@ -154,6 +158,11 @@ class LaneWriter:
             if recorded.state == "stale":
                 raise LaneLost(f"lane {self._lane} of session {self._session} has been opened by another process")
             return recorded
+
+    async def _is_recorded(self, number: int | None) -> bool:
+        """Tell whether a batch whose connection was lost has committed."""
+        await self._reopen()
+        return number is not None and self._recorded[0] == number
 
     async def _make_partitions(self, now: int | None) -> bool:
         """Make the partitions that are missing. False when that has to wait: for a lock, or for a connection."""

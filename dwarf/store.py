@@ -257,8 +257,20 @@ class Store:
 
     # Claims and records
 
-    async def claim(self, session: int, quotas: Mapping[str, int], *, half: int, priority: int, now: int | None = None) -> list[ClaimedRow]:
-        """Claim due rows of one half and one band, at most `quotas[key]` of each fairness key, oldest first in a key."""
+    async def claim(
+        self,
+        session: int,
+        quotas: Mapping[str, int],
+        *,
+        half: int,
+        priority: int,
+        since: Mapping[str, int] | None = None,
+        now: int | None = None,
+    ) -> list[ClaimedRow]:
+        """Claim due rows of one half and one band, at most `quotas[key]` of each fairness key, oldest first in a key.
+
+        `since`: of a key in it, only rows that became due then or later (`dwarf.cursors`).
+        """
         columns = await self._call(
             "claim",
             _int4(session),
@@ -266,6 +278,7 @@ class Store:
             (int2(priority), INT2),
             (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY),
             (int4_array(list(quotas.values())), arrays.INT4_ARRAY),
+            (arrays.micros_array([since.get(key) for key in quotas]) if since else None, arrays.TIMESTAMPTZ_ARRAY),
             _time(now),
         )
         return read_rows(ClaimedRow, CLAIMED, columns)

@@ -6,7 +6,7 @@ that better ones leave over; in a band, what a key does not use of its quota the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dwarf.fairness import Shares
 from dwarf.rows import ClaimedRow
@@ -25,12 +25,14 @@ class Claimer:
         self._shares: dict[int, Shares] = {}
         self.waiting_band: int | None = None  # the best band that was left with due work at the last look
 
-    async def claim(self, store: Store, slots: int, rows: list[ClaimedRow]) -> None:
-        """Claim at most `slots` rows and add them to `rows` one statement after the other, so that an error loses none.
+    async def claim(self, store: Store, keep: Callable[[], int], rows: list[ClaimedRow]) -> None:
+        """Claim due rows and add them to `rows` one statement after the other, so that an error loses none.
 
-        Without slots it only looks what waits.
+        `keep` is called when something is due: it keeps slots for it and returns how many rows there may be then, with those
+        that are there already. Without slots it only looks what waits.
         """
         bands = _by_band(await store.due(KEYS_OBSERVED_MAX))
+        slots = keep() if bands else 0
         waiting = None
         for priority in sorted(bands):
             if await self._claim_band(store, priority, bands[priority], slots - len(rows), rows):

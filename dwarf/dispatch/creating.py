@@ -8,10 +8,11 @@ found again by the reconciliation of the dispatcher.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dwarf import faults
 from dwarf.dispatch.assembly import LEASE_MARGIN_MS
+from dwarf.errors import ShardUnavailable
 from dwarf.new_flow import NewFlow
 from dwarf.pool import Pool
 from dwarf.rows import ClaimedRow
@@ -23,7 +24,7 @@ FLOWS_MAX = 1_000  # of one statement
 
 
 class Creates:
-    """`may_be_born_claimed(flow)` tells whether there is room, and reserves nothing; `on_born` gets the rows."""
+    """`room` tells how many of some flows may be born claimed and keeps that much free until `on_born` is called with the rows."""
 
     def __init__(
         self,
@@ -38,6 +39,11 @@ class Creates:
         self._room, self._on_born, self._on_due = room, on_born, on_due
         self._waiting: list[tuple[NewFlow, asyncio.Future[int]]] = []
         self._there_are_some = asyncio.Event()
+        self._creating = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._waiting or self._creating)
 
     async def create(self, flows: Sequence[NewFlow]) -> list[int]:
         """Create flows and return their ids. Raises `ShardUnavailable`."""
@@ -58,39 +64,48 @@ class Creates:
             born = [pair for pair in live if pair[0].start_at is None][:room]
             chosen = {id(pair[0]) for pair in born}
             pending = [pair for pair in live if id(pair[0]) not in chosen]
-            if born:
+            self._creating = len(live)
+            try:
                 await self._create(born, session=self._session)
-            if pending:
                 await self._create(pending, session=None)
+            finally:
+                self._creating = 0
+                # Nobody waits for ever for a loop that has ended
+                _fail(live, ShardUnavailable("the engine stopped while it created flows; they may exist"))
+            if pending:
                 self._on_due()
 
     def fail_all(self, error: Exception) -> None:
         """Tell everybody who waits that nothing was done."""
         waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        _fail(waiting, error)
 
     async def _create(self, pairs: list[tuple[NewFlow, asyncio.Future[int]]], *, session: int | None) -> None:
         flows = [flow for flow, _ in pairs]
-        new = _columns(flows)
+        rows: list[ClaimedRow] = []
         try:
+            if not pairs:
+                return
+            new = _columns(flows)
             ids, created_at = await self._pool.run(lambda store: store.create_flows(new, session=session), is_repeatable=False)
-        except asyncio.CancelledError:
-            for _, future in pairs:
-                future.cancel()
-            raise
+            faults.reach("create.committed", ids)
+            if session is not None:
+                rows = [born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)]
         except Exception as error:
-            for _, future in pairs:
-                if not future.done():
-                    future.set_exception(error)
+            _fail(pairs, error)
             return
-        faults.reach("create.committed", ids)
-        if session is not None:
-            self._on_born([born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)])
+        finally:
+            if session is not None:
+                self._on_born(rows)  # also when there are none: then the room that was kept for them is free again
         for (_, future), flow_id in zip(pairs, ids, strict=True):
             if not future.done():
                 future.set_result(flow_id)
+
+
+def _fail(pairs: Iterable[tuple[NewFlow, asyncio.Future[int]]], error: Exception) -> None:
+    for _, future in pairs:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _columns(flows: list[NewFlow]) -> NewFlows:

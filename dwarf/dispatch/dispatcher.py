@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
+import psycopg
 
 from dwarf import faults
 from dwarf.batch import Entry
@@ -27,7 +28,7 @@ from dwarf.dispatch.assembly import NOTHING, Loaded, Parcel, load, needs_loading
 from dwarf.dispatch.claims import CLAIM_ROWS_MAX, Claimer
 from dwarf.dispatch.creating import Creates
 from dwarf.dispatch.ledger import Held, Ledger, Seat
-from dwarf.dispatch.recording import Recorder, Supply, claimable_after, failed
+from dwarf.dispatch.recording import Recorder, Supply, claimable_after, failed, unreadable
 from dwarf.dispatch.session import Session, Terms
 from dwarf.errors import ShardUnavailable
 from dwarf.lanes import LaneWriter, Written
@@ -55,12 +56,16 @@ from dwarf.wire import (
 LANES = 2
 POLL_SECONDS_MIN = 0.005
 POLL_SECONDS_MAX = 0.1
+SLOTS_SHARED_MIN = 16  # free slots, from which on a claim leaves a quarter of them to what is created meanwhile
+CYCLE_SECONDS_MIN = 0.002  # from one claim to the next, however often the doorbell rings
 LOOK_SECONDS = 0.05  # between two looks at sleepers and signals
 WAKE_ROWS_MAX = 1_000
 SIGNALS_MAX = 1_000
 HINTS_MAX = 10_000
 TROUBLE_PAUSE_SECONDS = 0.5  # before a shard that could not be asked is asked again
 FLUSH_SECONDS_MAX = 5.0  # how long the last outcomes may take to be recorded once the grace has passed
+SETTLE_LOOK_SECONDS = 0.05  # how often it is looked whether all is settled, where nobody tells
+END_SECONDS_MAX = 2.0  # how long the end of the session may take
 FREED_SECONDS_MAX = 2.0  # how long withdrawn tasks may take to end before their steps are handed back all the same
 
 log = logging.getLogger("dwarf.dispatch")
@@ -100,13 +105,14 @@ class Dispatcher:
         self._claims = Pool(conninfo, size=1, application="dwarf dispatcher", name=name)
         self._control = Pool(conninfo, size=2, application="dwarf dispatcher", name=name)
         self._reader = Pool(conninfo, size=1, application="dwarf dispatcher", name=name)
-        self._session = Session(self._control, terms)
+        self._renewals = Pool(conninfo, size=1, application="dwarf dispatcher", name=name)  # waits behind nothing that waits for a lock
+        self._session = Session(self._control, self._renewals, terms)
         self._ledger = Ledger()
         self._hints: list[tuple[int, int]] = []
         self._doorbell = asyncio.Event()
         self._graphs: dict[int, GraphForm] = {}
         self._strays: set[tuple[int, int, int]] = set()
-        self._draining = False
+        self._draining = self._is_claiming = False
         self._idle = asyncio.Event()
         self._loads: set[asyncio.Task[None]] = set()
         self.counters = Counters()
@@ -158,13 +164,16 @@ class Dispatcher:
         self._draining = True
         for seat in self._ledger.seats:
             seat.channel.send(Drain())
+        is_settled = True
         try:
             async with asyncio.timeout(grace):
                 await self._settled()
         except TimeoutError:
-            await self._hand_back()
+            is_settled = False
         try:
             async with asyncio.timeout(FLUSH_SECONDS_MAX):
+                if not is_settled:
+                    await self._hand_back()
                 await self._recorder.drained()
         except TimeoutError:
             log.error(
@@ -175,15 +184,17 @@ class Dispatcher:
         """End the session in good order, or leave it to its end as a crash does."""
         for task in self._loads:
             task.cancel()
-        error = ShardUnavailable("the engine has been shut down")
-        self._creates.fail_all(error)
+        if self.session:
+            self._creates.fail_all(ShardUnavailable("the engine has been shut down"))
         if in_order:
             try:
-                await self._session.end()
+                async with asyncio.timeout(END_SECONDS_MAX):
+                    await self._session.end()
             except Exception as problem:
                 log.warning("session %d could not be ended: %s", self.session, problem)
-        self._recorder.close()
-        for pool in (self._claims, self._control, self._reader):
+        if self.session:
+            self._recorder.close()
+        for pool in (self._claims, self._control, self._reader, self._renewals):
             pool.close()
 
     def ring(self) -> None:
@@ -245,11 +256,14 @@ class Dispatcher:
 
     async def _claim_for_ever(self) -> None:
         pause = POLL_SECONDS_MIN
-        looked_at = 0.0
+        looked_at = began = 0.0
         clock = asyncio.get_running_loop().time
         while not self._draining:
+            await asyncio.sleep(max(began + CYCLE_SECONDS_MIN - clock(), 0))
+            began = clock()
             self._doorbell.clear()
             rows: list[ClaimedRow] = []
+            self._is_claiming = True
             try:
                 if clock() - looked_at >= LOOK_SECONDS:
                     looked_at = clock()
@@ -262,16 +276,25 @@ class Dispatcher:
                 self._claimer.waiting_band = None
                 pause = TROUBLE_PAUSE_SECONDS
             finally:
+                self._ledger.claiming = 0
                 self._hand_out(rows)
+                self._is_claiming = False
             await self._wait(pause)
 
     async def _claim(self, store: Store, rows: list[ClaimedRow]) -> None:
         hints, self._hints = self._hints, []
-        free = self._ledger.free
-        if hints and free and self._claimer.waiting_band is None:
+        if hints and self._claimer.waiting_band is None and (free := self._keep_slots(rows) - len(rows)):
             rows += await store.claim_these(self.session, hints[: min(free, CLAIM_ROWS_MAX)])
-            self._hints = hints[CLAIM_ROWS_MAX:] if free > CLAIM_ROWS_MAX else []
-        await self._claimer.claim(store, max(free - len(rows), 0), rows)
+            self._hints[:0] = hints[CLAIM_ROWS_MAX:] if free > CLAIM_ROWS_MAX else []
+            self._ledger.claiming = len(rows)
+        await self._claimer.claim(store, lambda: self._keep_slots(rows), rows)
+
+    def _keep_slots(self, rows: list[ClaimedRow]) -> int:
+        """Keep slots for a claim that has these rows already, all but some for what is created meanwhile; return how many in all."""
+        self._ledger.claiming = len(rows)
+        free = self._ledger.free
+        self._ledger.claiming += free if free < SLOTS_SHARED_MIN else free - free // 4
+        return self._ledger.claiming
 
     async def _look(self) -> None:
         """Wake sleepers, and take the signals that say which rows were taken away."""
@@ -298,6 +321,8 @@ class Dispatcher:
             return
         faults.reach("claim.taken", rows)
         self.counters.claimed += len(rows)
+        # A verb took these away and made them claimable again; the signal that says so may only be on its way.
+        self._withdraw([older for row in rows if (older := self._ledger.at(row.flow_id, row.branch)) is not None])
         simple: list[Held] = []
         others: list[Held] = []
         homeless: list[tuple[int, int, int, bool]] = []
@@ -323,9 +348,19 @@ class Dispatcher:
                 self._graphs.update({form[0]: GraphForm(*form) for form in forms})
             loaded = await self._reader.run(lambda store: load(store, rows), patience=3600)
             self._send(helds, loaded)
-        except Exception:
-            log.exception("loading what %d steps stand on", len(helds))
+        except (ShardUnavailable, psycopg.Error) as error:
+            log.warning("loading what %d steps stand on: %s", len(helds), error)
+            await asyncio.sleep(TROUBLE_PAUSE_SECONDS)
             await self._release([held for held in helds if self._ledger.by_ticket(held.ticket) is held])
+        except Exception as error:
+            if len(helds) > 1:  # what cannot be read is found by halves: the others run
+                middle = len(helds) // 2
+                await self._load_and_send(helds[:middle])
+                await self._load_and_send(helds[middle:])
+            elif self._ledger.by_ticket(helds[0].ticket) is helds[0]:
+                log.exception("what a step stands on cannot be read")
+                self._ledger.report(helds[0], unreadable(helds[0].row, error), keeps_slot=False)
+                self._recorder.put(helds[0])
 
     def _send(self, helds: Iterable[Held], loaded: Loaded = NOTHING) -> None:
         parcels: dict[Seat, Parcel] = {}
@@ -352,9 +387,11 @@ class Dispatcher:
         """Return how many of these flows may be born claimed."""
         if not flows or self._draining or not all(self._claimer.may_start_at_once(flow.priority) for flow in flows):
             return 0
-        return self._ledger.free
+        self._ledger.creating = min(self._ledger.free, len(flows))
+        return self._ledger.creating
 
     def _start_born(self, rows: list[ClaimedRow]) -> None:
+        self._ledger.creating = 0
         self.counters.born += len(rows)
         self.counters.claimed -= len(rows)
         self._hand_out(rows)
@@ -444,10 +481,14 @@ class Dispatcher:
             await self._release_rows(rows)
 
     async def _settled(self) -> None:
-        """Wait until nothing is handed out or being recorded."""
-        while len(self._ledger):
+        """Wait until nothing is handed out, being recorded, on its way here or on its way back."""
+        while len(self._ledger) or self._is_claiming or self._loads or not self._creates.is_idle:
             self._idle.clear()
-            await self._idle.wait()
+            try:
+                async with asyncio.timeout(SETTLE_LOOK_SECONDS):
+                    await self._idle.wait()
+            except TimeoutError:
+                pass
 
     def _notice(self) -> None:
         """Something ended or became claimable."""
@@ -465,7 +506,9 @@ class Dispatcher:
             try:
                 owned = await self._control.run(lambda store: store.owned(self.session), patience=1)
                 known = {(held.row.flow_id, held.row.branch, held.row.lease) for held in self._ledger.all}
-                strays = {row for row in owned if row not in known}
+                # One whose record is under way may have its next lease already.
+                recording = {(held.row.flow_id, held.row.branch) for held in self._ledger.all if held.recording}
+                strays = {row for row in owned if row not in known and row[:2] not in recording}
                 left = sorted(strays & self._strays)
                 if left:
                     log.warning("%d claimed steps were lost on their way; they go back", len(left))

@@ -60,10 +60,11 @@ class Ledger:
         self._held: dict[int, Held] = {}
         self._places: dict[tuple[int, int], Held] = {}
         self._ticket = 0
+        self.claiming = self.creating = 0  # slots that are kept for rows which a claim, or a create, may be about to bring
 
     @property
     def free(self) -> int:
-        return sum(seat.free for seat in self.seats)
+        return max(sum(seat.free for seat in self.seats) - self.claiming - self.creating, 0)
 
     @property
     def running(self) -> list[Held]:

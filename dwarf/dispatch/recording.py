@@ -17,10 +17,12 @@ from dwarf import faults
 from dwarf.batch import ChildStart, Entry
 from dwarf.database import Disposition, classify
 from dwarf.dispatch.ledger import Held
+from dwarf.errors import ShardUnavailable
 from dwarf.lanes import LaneLost, LaneWriter, Written
 from dwarf.outcome import clean_error
 from dwarf.pool import Pool
 from dwarf.record import Kind, Record, Via
+from dwarf.rows import ClaimedRow
 from dwarf.status import StepStatus
 from dwarf.values import EMPTY_OBJECT
 from dwarf.wire import GraphForm
@@ -76,6 +78,7 @@ class Lane:
         self.writer = writer
         self._supply, self._settle = supply, settle
         self._pending: deque[Held] = deque()
+        self._delayed = 0  # records that the server did not take just now: they come again, and hold up nobody meanwhile
         self._there_is_work = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -96,7 +99,16 @@ class Lane:
             await self._record(batch)
             if not self._pending:
                 self._there_is_work.clear()
-                self.idle.set()
+                if not self._delayed:
+                    self.idle.set()
+
+    def _put_later(self, held: Held) -> None:
+        self._delayed += 1
+        asyncio.get_running_loop().call_later(TROUBLE_PAUSE_SECONDS, self._put_again, held)
+
+    def _put_again(self, held: Held) -> None:
+        self._delayed -= 1
+        self.put(held)
 
     def _next(self) -> list[Held]:
         batch: list[Held] = []
@@ -109,31 +121,30 @@ class Lane:
 
     async def _record(self, batch: list[Held]) -> None:
         """Record a batch, whatever it takes: what was reported is not lost but by the end of this process."""
-        while True:
-            try:
-                await self._supply.prepare(batch)
-                pairs = [(held, entry_of(held)) for held in batch]
-                faults.reach("record.sent", pairs)
-                written = await self.writer.write([entry for _, entry in pairs])
-                faults.reach("record.committed", pairs)
-            except LaneLost:
-                raise
-            except Exception as error:
-                if classify(error) is Disposition.FATAL and len(batch) == 1:
-                    log.exception("a record cannot be stored; its step is left to its lease")
-                    pairs = [(batch[0], entry_of(batch[0]))]
-                    self._settle(pairs, Written(unstorable=[(pairs[0][1], str(error))]))
-                    return
-                log.warning("recording %d steps: %s", len(batch), error)
-                if len(batch) > 1:  # smaller batches meet less resistance, and show who is at fault
-                    middle = len(batch) // 2
-                    await self._record(batch[:middle])
-                    await self._record(batch[middle:])
-                    return
-                await asyncio.sleep(TROUBLE_PAUSE_SECONDS)
-            else:
-                self._settle(pairs, written)
+        try:
+            await self._supply.prepare(batch)
+            pairs = [(held, entry_of(held)) for held in batch]
+            faults.reach("record.sent", pairs)
+            written = await self.writer.write([entry for _, entry in pairs])
+            faults.reach("record.committed", pairs)
+        except LaneLost:
+            raise
+        except Exception as error:
+            is_hopeless = classify(error) is Disposition.FATAL and not isinstance(error, ShardUnavailable)
+            if is_hopeless and len(batch) == 1:
+                log.exception("a record cannot be stored; its step is left to its lease")
+                pairs = [(batch[0], entry_of(batch[0]))]
+                self._settle(pairs, Written(unstorable=[(pairs[0][1], str(error))]))
                 return
+            log.warning("recording %d steps: %s", len(batch), error)
+            if len(batch) > 1:  # smaller batches meet less resistance, and show who is at fault
+                middle = len(batch) // 2
+                await self._record(batch[:middle])
+                await self._record(batch[middle:])
+                return
+            self._put_later(batch[0])
+        else:
+            self._settle(pairs, written)
 
 
 class Supply:
@@ -200,18 +211,29 @@ def entry_of(held: Held) -> Entry:
 def failed(entry: Entry, text: str) -> Entry:
     """Return the entry of a step whose outcome cannot be stored: it fails with the server's text."""
     record = entry.record
-    joins = entry.join_branch is not None
-    failure = Record(
+    place = (record.branch, record.seq, record.lease)
+    failure = _failure(place, f"the outcome of the step cannot be stored: {text}", joins=entry.join_branch is not None)
+    return Entry(entry.flow_id, entry.root_id, failure, entry.join_branch, entry.caller, joining=entry.joining, unparks=entry.unparks)
+
+
+def unreadable(row: ClaimedRow, error: Exception) -> Record:
+    """Return the record of a step that fails since what it stands on cannot be read."""
+    text = f"what the step stands on cannot be read: {type(error).__name__}: {error}"
+    return _failure((row.branch, row.seq, row.lease), text, joins=row.join_branch is not None)
+
+
+def _failure(place: tuple[int, int, int], text: str, *, joins: bool) -> Record:
+    branch, seq, lease = place
+    return Record(
         kind=Kind.ARRIVE if joins else Kind.CLOSE,
-        branch=record.branch,
-        seq=record.seq,
-        lease=record.lease,
+        branch=branch,
+        seq=seq,
+        lease=lease,
         status=StepStatus.FAILED,
         via=Via.ERROR,
-        error=clean_error(f"the outcome of the step cannot be stored: {text}"),
+        error=clean_error(text),
         final_state=b"" if joins else EMPTY_OBJECT,
     )
-    return Entry(entry.flow_id, entry.root_id, failure, entry.join_branch, entry.caller, joining=entry.joining, unparks=entry.unparks)
 
 
 def claimable_after(held: Held, entry: Entry) -> list[tuple[int, int]]:

@@ -40,10 +40,10 @@ class SessionLost(Exception):
 
 
 class Session:
-    """One process start on one shard."""
+    """One process start on one shard. It is renewed over `renewals`, which nothing else uses."""
 
-    def __init__(self, pool: Pool, terms: Terms) -> None:
-        self._pool, self._terms = pool, terms
+    def __init__(self, pool: Pool, renewals: Pool, terms: Terms) -> None:
+        self._pool, self._renewals, self._terms = pool, renewals, terms
         self.number = 0
         self._renewed_at = 0.0
         self.swept = 0
@@ -71,7 +71,7 @@ class Session:
             try:
                 left = self._renewed_at + self._terms.life - tried_at
                 async with asyncio.timeout(max(left, 0.0)):
-                    is_known = await self._pool.run(
+                    is_known = await self._renewals.run(
                         lambda store: store.renew_session(self.number, life_ms=self._terms.life_ms, is_dispatcher=True), patience=interval
                     )
             except Exception as error:

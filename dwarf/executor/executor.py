@@ -26,7 +26,7 @@ from dwarf.errors import TaskError, TimeBudgetExceeded
 from dwarf.executor.graphs import Graphs
 from dwarf.executor.runs import Run, baggage_of, broken, carrier, child_failed, child_of, finish, go_on, prepare
 from dwarf.executor.signals import LoopFlag, ThreadFlag
-from dwarf.flow import Flow
+from dwarf.flow import Flow, Parked
 from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.host import Host
 from dwarf.hosts.run import settle
@@ -51,6 +51,7 @@ from dwarf.wire import (
 SLOTS_DEFAULT = 1_000
 THREADS_DEFAULT = 32
 UNSTARTED_SECONDS_MAX = 10.0  # how long a step may wait for a thread, or under a task's cap, before it goes back
+WATCHED_SECONDS_MAX = 1.0  # how long an async task that watches `flow.cancelled` may go on once it is set
 
 log = logging.getLogger("dwarf.executor")
 
@@ -207,14 +208,17 @@ class Executor:
                 pending = task.call(flow)
                 if pending is not None:
                     await pending
-        except (KeyboardInterrupt, SystemError):
+        except KeyboardInterrupt:  # on the loop it may be a user's; one raised in a thread never is
             raise
         except BaseException as raised:
             error = raised
         try:
             await self._ended(run, flow, task, error)
-        except asyncio.CancelledError:  # taken away while its child's graph was loaded
-            self._free(run)
+        except asyncio.CancelledError:  # while its child's graph was loaded: taken away, or it has cancelled itself
+            if run.withdrawn:
+                self._free(run)
+            else:
+                self._report(run, broken(run.assignment, TaskError("it was cancelled while its child's graph was loaded")))
 
     async def _ended(self, run: Run, flow: Flow, task: TaskFunction | None, error: BaseException | None) -> None:
         """Turn what a task did into a record, and report it."""
@@ -322,10 +326,13 @@ class Executor:
             self._flush_soon()
             return
         run.withdrawn = True
-        if run.started and run.record is None:
-            self._interrupt(run)
-        else:
+        if not run.started or run.record is not None:
             self._free(run)
+        elif isinstance(run.task, asyncio.Task) and run.flow is not None and run.flow.cancelled.is_watched:
+            run.flow.cancelled.set()  # who watches is let to end by itself
+            self._loop.call_later(WATCHED_SECONDS_MAX, run.task.cancel)
+        else:
+            self._interrupt(run)
 
     def _free(self, run: Run) -> None:
         ticket = run.assignment.ticket
@@ -399,12 +406,13 @@ def _call(task: TaskFunction, flow: Flow) -> BaseException | None:
 
 
 def _as_task_error(run: Run, error: BaseException | None) -> BaseException | None:
-    """Read the end of a cancelled coroutine: the time was up, or the task has cancelled itself. An interrupt in a thread is an error."""
-    task = run.assignment.task
-    if isinstance(error, KeyboardInterrupt):
-        return TaskError(f"task {task!r} ended with KeyboardInterrupt")
-    if not isinstance(error, asyncio.CancelledError):
+    """Read what a task ended with as an error of its own: a cancelled coroutine, and whatever else is no `Exception`."""
+    if isinstance(error, asyncio.CancelledError) and run.out_of_time:
+        return TimeBudgetExceeded(f"task {run.assignment.task!r} has used up its time budget of {run.budget:g} s")
+    rest = error
+    if isinstance(error, BaseExceptionGroup):
+        rest = error.split(Parked)[1]
+    if rest is None or isinstance(rest, Exception | Parked | SystemExit | GeneratorExit):
         return error
-    if run.out_of_time:
-        return TimeBudgetExceeded(f"task {task!r} has used up its time budget of {run.budget:g} s")
-    return TaskError(f"task {task!r} ended with CancelledError, which nobody asked for")
+    said = "which nobody asked for" if isinstance(rest, asyncio.CancelledError) else str(rest)
+    return TaskError(f"task {run.assignment.task!r} ended with {type(rest).__name__}" + (f": {said}" if said else ""))

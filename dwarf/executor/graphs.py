@@ -16,14 +16,21 @@ class Graphs:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._by_id: dict[int, Graph] = {}
+        self._by_id: dict[int, Graph | Exception] = {}
 
     def add(self, form: GraphForm) -> None:
         if form.graph_id not in self._by_id:
-            self._by_id[form.graph_id] = Graph.from_json(form.definition)
+            try:
+                self._by_id[form.graph_id] = Graph.from_json(form.definition)
+            except Exception as error:  # of a newer version, or damaged: every step of it will say so
+                self._by_id[form.graph_id] = error
 
     def __getitem__(self, graph_id: int) -> Graph:
-        return self._by_id[graph_id]
+        """Return a graph. Raises why it cannot be read."""
+        graph = self._by_id[graph_id]
+        if isinstance(graph, Exception):
+            raise graph
+        return graph
 
     async def of_child(self, url: str, baggage: State, *, seconds: float) -> GraphForm:
         """Ask the host for a child's graph and return it as it is stored. Raises what the host raises, and `TimeoutError`."""

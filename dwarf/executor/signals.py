@@ -13,13 +13,18 @@ from dwarf.flow import Flag
 
 
 class LoopFlag(Flag):
-    """For async tasks: `await flow.cancelled.wait()`."""
+    """For async tasks: `await flow.cancelled.wait()`. `is_watched` once the task has looked."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "is_watched")
 
     def __init__(self) -> None:
         super().__init__()
         self._event: asyncio.Event | None = None
+        self.is_watched = False
+
+    def is_set(self) -> bool:
+        self.is_watched = True
+        return super().is_set()
 
     def set(self) -> None:
         super().set()

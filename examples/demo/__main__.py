@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import signal
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ from examples.demo.process import ROOT, WorkerFailed
 from examples.demo.screen import Screen
 
 ROWS_SHOWN = 12
+WRITTEN = ("journal", "worker.log", "report.md", "chart.svg")  # those of an earlier run are removed
 INTERRUPTED = 130
 
 
@@ -28,11 +28,12 @@ def main() -> int:
     """Run the demo and return its exit code: 0 all is well, 1 something is not, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path(sysconfig.get_path("stdlib")), help="the folder to audit")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="where the report goes; emptied first")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="where the report goes")
     given = parser.parse_args()
     out = given.out.resolve()
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in WRITTEN:
+        (out / name).unlink(missing_ok=True)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # like Ctrl-C: stop what was started, then end
     try:

@@ -148,5 +148,5 @@ async def answer_and_look(stage: Stage) -> bool:
             await stage.client.resume(part.key, part.answer)
         elif outcome.stopped:
             part.outcome = outcome
-            stage.screen.say(f"{part.title}: {outcome.status} {escape(outcome.error)}")
+            stage.screen.say(f"{part.title}: {outcome.status} {escape(outcome.error)}".rstrip())
     return all(part.outcome for part in stage.cast)

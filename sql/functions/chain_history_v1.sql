@@ -1,6 +1,6 @@
 -- Write the history of chains but for the last step of each, which its record writes. Arrays are those of record_v1: h_rec is
 -- the place of the chain's record, h_task the task that follows the step, h_ended_ms when it ended after the chain began.
--- A step begins when the one before it has ended. Joins may be hashed here: both sides are arrays.
+-- A step begins when the one before it has ended. The arrays are joined by hashing, which the caller has switched off.
 create function dwarf.chain_history_v1(
   p_now timestamptz
 , p_chains dwarf.chain[]
@@ -16,6 +16,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_nestloop = off
+set enable_hashjoin = on
 set enable_material = off
 set enable_memoize = off
 set jit = off

@@ -1,10 +1,13 @@
 -- Claim due rows of one half and one band: for each key at most its quota, oldest first. Rows that others hold are skipped.
+-- p_since: rows of the key at this place that wait for longer are left out. While an old snapshot is held, whatever was
+-- claimed since then is still in the index, and a claim without it walks through all of that.
 create function dwarf.claim_v1(
   p_session int
 , p_half smallint
 , p_priority smallint
 , p_keys text[]
 , p_quotas int[]
+, p_since timestamptz[] default null
 , p_now timestamptz default null
 ) returns setof dwarf.claimed
 language plpgsql rows 200
@@ -24,11 +27,12 @@ declare
   v_branch bigint[];
 begin
   select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
-  from unnest(p_keys, p_quotas) q(fairness_key, quota)
+  from unnest(p_keys, p_quotas, p_since) q(fairness_key, quota, since)
   cross join lateral (
     select a.flow_id, a.branch
     from dwarf.active a
     where a.claimable is not null and a.half = p_half and a.priority = p_priority and a.fairness_key = q.fairness_key
+      and a.claimable >= coalesce(q.since, '-infinity')
     order by a.claimable, a.flow_id, a.branch
     limit q.quota
     for update skip locked

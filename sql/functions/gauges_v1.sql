@@ -64,16 +64,17 @@ begin
   if exists (select from dwarf.gauges g where g.name = 'backlog' and g.measured_at > v_now - p_age_ms * interval '1 ms') then
     return false;
   end if;
+  with b as materialized (select g.priority, g.pending, g.oldest_due_at, g.fairness_keys from dwarf.gauges_v1(null) g)
   select array_agg(f.name), array_agg(f.value) into v_name, v_value
   from (
     select x.name, x.value
-    from dwarf.gauges_v1(null) b
+    from b
     cross join lateral (
       values ('steps_pending/' || b.priority, b.pending::float8), ('steps_oldest_due/' || b.priority, extract(epoch from b.oldest_due_at)::float8)
       , ('fairness_keys/' || b.priority, b.fairness_keys::float8)
     ) x(name, value)
     union all
-    select 'backlog', coalesce(sum(b.pending), 0)::float8 from dwarf.gauges_v1(null) b
+    select 'backlog', coalesce(sum(b.pending), 0)::float8 from b
   ) f;
   perform dwarf.store_gauges_v1(p_session, v_name, v_value, v_now);
   delete from dwarf.gauges g where g.name ~ '^(steps_pending|steps_oldest_due|fairness_keys)/' and g.measured_at < v_now;

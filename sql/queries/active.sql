@@ -46,7 +46,7 @@ select
   , c.reason
   , c.baggage
   , c.input
-from dwarf.claim_v1($1, $2, $3, $4, $5, $6) as c;
+from dwarf.claim_v1($1, $2, $3, $4, $5, $6, $7) as c;
 
 -- name: claim_these
 select

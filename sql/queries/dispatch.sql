@@ -80,7 +80,7 @@ select
   t.url
   , t.graph_id
   , coalesce($3, dwarf.now()) as updated_at
-from unnest($1, $2) as t (url, graph_id)
+from unnest($1::text[], $2::int4[]) as t (url, graph_id)
 order by t.url asc
 on conflict (
   url) do update set graph_id = excluded.graph_id, updated_at = excluded.updated_at

@@ -20,6 +20,7 @@ from tests.sql.player import Player
 T = TypeVar("T")
 Tasks = Mapping[str, Callable[[Flow], Any]]
 
+HANG_SECONDS = 120  # only turns a hang into a failure
 CHILD_TOKEN = "0" * 16  # of all children that a player starts
 
 
@@ -66,7 +67,8 @@ class Stage:
         """Let the loop run until a call, or a task spawned before, is done."""
 
         async def done() -> T:
-            return await call
+            async with asyncio.timeout(HANG_SECONDS):
+                return await call
 
         return self.runner.run(done())
 
@@ -79,6 +81,15 @@ class Stage:
     def turn(self, seconds: float = 0.02) -> None:
         """Let the loop run for a moment. What is awaited must not depend on how long that is."""
         self.do(asyncio.sleep(seconds))
+
+    def turn_until(self, is_so: Callable[[], object]) -> None:
+        """Let the loop run until something is so."""
+
+        async def seen() -> None:
+            while not is_so():  # noqa: ASYNC110 - what it waits for may be in the database
+                await asyncio.sleep(0.01)
+
+        self.do(seen())
 
     def play(self) -> None:
         """Run every flow as far as it goes."""

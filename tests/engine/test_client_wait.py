@@ -246,6 +246,7 @@ def test_a_run_that_is_too_short_names_the_flow(stage: MakeStage) -> None:
 def test_a_run_that_fails_raises_nothing(stage: MakeStage) -> None:
     on = stage(GRAPHS, TASKS)
     running = on.spawn(on.client.run("fail"))
+    on.turn_until(on.count)
     on.play()
     key, outcome = on.do(running)
     assert (outcome.status, outcome.error, outcome.reason) == (Status.FAILED, "out of paper", "")
@@ -327,8 +328,7 @@ def test_a_database_that_is_away_ends_no_wait(stage: MakeStage, monkeypatch: pyt
 
     monkeypatch.setattr(shard.pool, "run", away)
     on.play()
-    while len(refused) < 3:
-        on.turn()
+    on.turn_until(lambda: len(refused) >= 3)
     assert not any(task.done() for task in waiting)
     monkeypatch.setattr(shard.pool, "run", run)
     assert [on.do(task).status for task in waiting] == [Status.COMPLETED, Status.INTERRUPTED]

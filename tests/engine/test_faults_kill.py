@@ -54,7 +54,7 @@ def test_a_process_dies_with_a_record_of_each_kind(when: str, tmp_path: Path) ->
     """One flow, so that it is known which of its records it dies with."""
 
     async def all_kinds() -> None:
-        turns = asyncio.Semaphore(6)
+        turns = asyncio.Semaphore(4)
 
         async def one(number: int, kind: str, task: str, count: int) -> None:
             async with turns:

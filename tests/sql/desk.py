@@ -152,4 +152,4 @@ def flatten(places: Sequence[ClaimedRow]) -> list[tuple[int, int]]:
     return [(row.flow_id, row.branch) for row in places]
 
 
-BESIDE = {"join_branch", "caller", "hot", "hot_branches", "first_branch", "joining", "unparks", "child"}
+BESIDE = {"join_branch", "caller", "hot", "hot_branches", "first_branch", "joining", "unparks", "child", "prefix", "elapsed"}

@@ -705,7 +705,10 @@ def test_every_exception_has_a_disposition(error: BaseException, disposition: Di
     [
         ("insert into dwarf.flows(flow_id, day) values (1, 1)", Disposition.NO_PARTITION),
         ("insert into dwarf.history(flow_id, day) values (1, 1)", Disposition.NO_PARTITION),
-        ("insert into dwarf.migrations(version, name, checksum, breaking, dwarf_version) values (-1, '', '', false, '')", Disposition.BISECT),
+        (
+            "insert into dwarf.migrations(version, name, checksum, breaking, dwarf_version) values (-1, '', '', false, '')",
+            Disposition.BISECT,
+        ),
         ("create table mine(day int) partition by list (day); insert into mine values (1)", Disposition.BISECT),
     ],
 )

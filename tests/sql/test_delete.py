@@ -43,6 +43,45 @@ def listed(player: Player) -> set[int]:
 # ---- delete ----
 
 
+DAMAGE = """
+create function dwarf.trouble() returns trigger language plpgsql as $$ begin raise exception using errcode = '{code}', message = 'trouble'; end $$;
+create trigger trouble before delete on dwarf.history_d{day} for each row when (old.flow_id = {flow}) execute function dwarf.trouble()"""
+
+
+@pytest.mark.row("I21")
+def test_a_tree_that_cannot_be_removed_is_put_off_whole_and_keeps_no_other_from_it(player: Player) -> None:
+    flows = [player.create("call") for _ in range(4)]
+    play(player)
+    for flow_id in flows:
+        delete(player, flow_id)
+    before = counts(player)
+    player.connection.execute(DAMAGE.format(code="P0001", day=TODAY, flow=flows[1]).encode())
+    assert reap(player) == 3
+    left = {row.flow_id for row in player.all("select flow_id from dwarf.flows where root_id = flow_id")}
+    assert left == {flows[1]}
+    assert counts(player) == {name: number // 4 for name, number in before.items()}, "nothing of it is gone"
+    assert reap(player) == 0
+    player.connection.execute(f"drop trigger trouble on dwarf.history_d{TODAY}".encode())
+    assert reap(player) == 0, "it is put off"
+    player.now = NOON + datetime.timedelta(minutes=10)
+    assert reap(player) == 1
+    assert set(counts(player).values()) == {0}
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
+def test_a_removal_that_met_another_session_is_tried_again_whole(player: Player, code: str) -> None:
+    flows = [player.create("line") for _ in range(2)]
+    play(player)
+    for flow_id in flows:
+        delete(player, flow_id)
+    before = counts(player)
+    player.connection.execute(DAMAGE.format(code=code, day=TODAY, flow=flows[1]).encode())
+    with pytest.raises(psycopg.Error, match="trouble") as caught:
+        reap(player)
+    assert caught.value.sqlstate == code
+    assert counts(player) == before
+
+
 @pytest.mark.row("I12", "I23")
 def test_a_closed_tree_is_hidden_at_once_and_removed_by_the_reaper(player: Player) -> None:
     flow_id, other = player.create("call"), player.create("line")

@@ -248,7 +248,7 @@ def test_where_the_partition_of_a_day_is_missing_it_is_made_and_the_batch_record
     assert rig.steps() == 20
 
 
-def test_a_partition_that_cannot_be_made_at_once_is_made_once_it_can(rig: Rig) -> None:
+def test_a_partition_that_cannot_be_made_at_once_is_made_once_it_can(rig: Rig, until: Until) -> None:
     """Another session holds the parents: making one gives up after a while, and is tried again."""
 
     async def play() -> None:
@@ -259,8 +259,7 @@ def test_a_partition_that_cannot_be_made_at_once_is_made_once_it_can(rig: Rig) -
         with psycopg.connect(rig.dsn) as holder:
             holder.execute("lock table only dwarf.flows in share update exclusive mode")
             writing = asyncio.create_task(writer.write(entries))
-            while writer.retried < 2:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(until, lambda: writer.retried >= 2, "a second attempt")
             holder.rollback()
             assert (await writing).missed == []
         writer.close()

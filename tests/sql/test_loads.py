@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from dwarf.arrays import EPOCH
 from dwarf.batch import ChildStart
 from dwarf.record import Child, Kind, NewBranch
 from dwarf.rows import SourceRow
@@ -113,7 +114,7 @@ def test_a_load_reads_the_rows_it_returns_by_their_key_with_statistics_and_witho
         desk.view.cursor().execute(sql.SQL(FILL).format(**named))
         if statistics:
             desk.view.execute(statistics.encode())
-        base = (NOON.replace(tzinfo=None) - datetime.datetime(2000, 1, 1)) // datetime.timedelta(hours=1) << 36
+        base = (NOON - EPOCH) // datetime.timedelta(hours=1) << 36
         day = (NOON.date() - datetime.date(2000, 1, 1)).days
         flows = [base + 3_000_000_000 + number for number in range(0, FLOWS, FLOWS // EACH)]
         store = desk.store
@@ -124,7 +125,12 @@ def test_a_load_reads_the_rows_it_returns_by_their_key_with_statistics_and_witho
             "members": lambda: desk.do(store.load_members(base + 2_000_000_000, 7, EACH, day)),
         }
         found = {name: reads(desk, call) for name, call in calls.items()}
-    assert {name: rows for name, (rows, _, _) in found.items()} == {"documents": EACH, "changes": 2 * EACH, "sources": EACH, "members": EACH}
+    assert {name: rows for name, (rows, _, _) in found.items()} == {
+        "documents": EACH,
+        "changes": 2 * EACH,
+        "sources": EACH,
+        "members": EACH,
+    }
     assert {name: cost for name, cost in found.items() if cost[1] > 2 * cost[0] or cost[2]} == {}
 
 

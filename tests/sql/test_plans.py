@@ -4,7 +4,7 @@ Nothing here measures time. What is counted is exact and the same on every machi
 whole tables, and pages asked for, by one call, inside its own transaction. A plan is made once for a session, when nothing
 is there yet, and must do for a shard that is full, with and without statistics.
 
-DWARF_TEST_ROWS=1000000 loads that many pending rows instead of 300,000.
+DWARF_SCALE=1 loads 300,000 pending rows of 10,000 keys instead of 80,000 of 1,000, DWARF_TEST_ROWS=1000000 that many.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import pytest
 
 from dwarf.arrays import micros
 from dwarf.batch import ChildStart, Entry
-from dwarf.record import Child, Kind, NewBranch
+from dwarf.record import Child, Kind, NewBranch, Record
 from dwarf.status import StepStatus
 from dwarf.testing.databases import fresh_database
 from dwarf.testing.postgres import Server
 from tests.sql.desk import LIFE_MS, NOON, Desk, entry, minute
 
-pytestmark = pytest.mark.skipif("DWARF_SCALE" not in os.environ, reason="what a shard costs at scale: by hand, with DWARF_SCALE=1")
-
-ROWS = int(os.environ.get("DWARF_TEST_ROWS", "300000"))
-KEYS = 10_000
-BATCH = 200
+SCALE = "DWARF_SCALE" in os.environ
+ROWS = int(os.environ.get("DWARF_TEST_ROWS", "300000" if SCALE else "80000"))
+KEYS = 10_000 if SCALE else 1_000
+BATCH = 200 if SCALE else 100
 WARM_UPS = 6  # after five executions a plan is generic, where it is not from the first on
-SOME = ROWS // 10
+SOME = max(ROWS // 10, 10_000)
 LOAD = f"""
 alter table dwarf.active set (autovacuum_enabled = off);
 insert into dwarf.live(flow_id, root_id, priority, graph_id, budget_ms, day, weight, created_at, thread_id, token, workflow, fairness_key, input)
@@ -275,6 +274,25 @@ def record_of_all_kinds(desk: Desk, n: int) -> Callable[[], int]:
 
 
 @measured
+def record_chains(desk: Desk, n: int) -> Callable[[], int]:
+    """Chains of four steps."""
+    entries = []
+    for each in running(desk, n // 4):
+        step = each.record
+        prefix = [Record(kind=Kind.ADVANCE, branch=0, seq=step.seq + nth, task="T") for nth in range(3)]
+        entries.append(entry(each.flow_id, Kind.ADVANCE, task="B", seq=step.seq + 3, lease=step.lease, prefix=prefix))
+    call = recording(desk, entries)
+    return lambda: 4 * call()
+
+
+@measured
+def claim_behind_a_cursor(desk: Desk, n: int) -> Callable[[], int]:
+    since = {"heavy": micros(NOON) - 3_000_000_000}
+    call = desk.store.claim(desk.session, {"heavy": n}, half=1, priority=3, since=since, now=micros(NOON))
+    return lambda: len(desk.do(call))
+
+
+@measured
 def wake(desk: Desk, n: int) -> Callable[[], int]:
     return lambda: desk.do(desk.store.wake(n, now=micros(minute(100_000))))
 
@@ -417,8 +435,10 @@ BOUNDS = {
     "record_fan_outs": (11, 18, 50),
     "record_arrivals": (10, 22, 20),
     "record_of_all_kinds": (15, 48, 20),
+    "record_chains": (6, 16, 20),
+    "claim_behind_a_cursor": (12, 24, 20),
     "wake": (11, 24, 20),
-    "next_wake": (0, 0, 2 * BATCH),  # what the wake before has left
+    "next_wake": (0, 0, 400),  # what the wake before has left
     "release": (10, 24, 20),
     "load_documents": (2, 6, 20),
     "load_changes": (2, 6, 20),
@@ -437,6 +457,7 @@ BOUNDS = {
 PATHS = {
     "claim_of_many_keys": "Index Scan active_claim_idx active",
     "claim_of_one_key": "Index Scan active_claim_idx active",
+    "claim_behind_a_cursor": "Index Scan active_claim_idx active",
     "due_bands": "Index Only Scan",
     "due_keys": "Index Only Scan",
     "next_wake": "Index Only Scan active_wake_at_idx active",

@@ -13,7 +13,8 @@ from tests.sql.plays import NOON
 OPEN = 2_000
 BRANCHES = 300
 # Flows with one open interrupt each, and one more with many; signals of two sessions, in turn.
-FILL = """
+FILL = (
+    """
 insert into dwarf.live(flow_id, root_id, priority, graph_id, budget_ms, day, weight, created_at, thread_id, token, workflow, fairness_key)
 select i, i, 3, 1, 1000, 9565, 1, NOW, i, '0', 'w', '' from generate_series(1, OPEN) i;
 insert into dwarf.active(flow_id, branch, seq, depth, status, priority, half, budget_ms, day, weight, created_at, parked, lease, task, fairness_key)
@@ -23,7 +24,10 @@ select OPEN, b, 1, 1, 4, 3, 0, 1000, 9565, 1, NOW, true, 1, 'A', '' from generat
 insert into dwarf.parks(flow_id, branch, seq, kind, root_id, parked_at, path)
 select a.flow_id, a.branch, 1, 1, a.flow_id, NOW, array[a.flow_id] from dwarf.active a;
 insert into dwarf.signals(session, flow_id, branch, seq, lease, kind) select n % 2, n, 0, 1, 1, 1 from generate_series(1, OPEN) n;
-""".replace("NOW", f"timestamptz '{NOON.isoformat()}'").replace("OPEN", str(OPEN)).replace("BRANCHES", str(BRANCHES))
+""".replace("NOW", f"timestamptz '{NOON.isoformat()}'")
+    .replace("OPEN", str(OPEN))
+    .replace("BRANCHES", str(BRANCHES))
+)
 TOUCHED = """
 select sum(pg_stat_get_xact_tuples_returned(c.oid)) filter (where c.relkind = 'i')
 , sum(pg_stat_get_xact_numscans(c.oid)) filter (where c.relkind = 'r')
