@@ -77,7 +77,8 @@ def chain(name: str, url: str, steps: int) -> Graph:
 
 
 for graph_name, task_url, length in (
-    ("linear", "noop", 10), ("sync", "noop.sync", 10), ("single", "noop", 1), ("rewrite", "rewrite", 5), ("carry", "noop", 10), ("caller", "call", 1),
+    ("linear", "noop", 10), ("sync", "noop.sync", 10), ("single", "noop", 1), ("rewrite", "rewrite", 5), ("carry", "noop", 10),
+    ("caller", "call", 1),
 ):  # fmt: skip
     app.add_graph(graph_name, chain(graph_name, task_url, length))
 
@@ -170,23 +171,19 @@ async def measure(rig: Rig, name: str, load: int) -> Figure:
     )  # fmt: skip
 
 
+COLUMNS = {"rate": ",.0f", "pg_us": ".1f", "client_us": ".1f", "wal_bytes": ",.0f", "hot": ".3f", "p50_ms": ".2f", "p99_ms": ".2f"}
+HEAD = ("units/s", "PG us", "client us", "WAL B", "HOT", "p50 ms", "p99 ms", "x pgbench")
+
+
 def table(runs: list[tuple[float, list[Figure]]]) -> str:
     """Return medians of the runs as text."""
     tps = statistics.median(each for each, _ in runs)
     lines = [f"pgbench -N -c 32 -j 2: {tps:,.0f}/s; load average {os.getloadavg()[0]:.1f}; medians of {len(runs)}"]
-    lines += [
-        f"{'workload':<10}{'load':>6}{'unit':>8}{'units/s':>10}{'x pgbench':>10}{'PG us':>8}{'client us':>10}{'WAL B':>9}{'HOT':>7}{'p50 ms':>9}{'p99 ms':>9}"
-    ]
+    lines += [f"{'workload':<10}{'load':>6}{'unit':>8}" + "".join(f"{title:>11}" for title in HEAD)]
     for figures in zip(*(figures for _, figures in runs), strict=True):
-
-        def middle(name: str, figures: tuple[Figure, ...] = figures) -> float:
-            return float(statistics.median(getattr(each, name) for each in figures))
-
-        first = figures[0]
-        lines.append(
-            f"{first.workload:<10}{first.load:>6}{first.unit:>8}{middle('rate'):>10,.0f}{middle('rate') / tps:>10.2f}{middle('pg_us'):>8.1f}"
-            f"{middle('client_us'):>10.1f}{middle('wal_bytes'):>9,.0f}{middle('hot'):>7.3f}{middle('p50_ms'):>9.2f}{middle('p99_ms'):>9.2f}"
-        )
+        middle = {name: statistics.median(getattr(each, name) for each in figures) for name in COLUMNS}
+        cells = [format(middle[name], form) for name, form in COLUMNS.items()] + [format(middle["rate"] / tps, ".2f")]
+        lines.append(f"{figures[0].workload:<10}{figures[0].load:>6}{figures[0].unit:>8}" + "".join(f"{cell:>11}" for cell in cells))
     lines.append(f"RSS of this process at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
     return "\n".join(lines)
 

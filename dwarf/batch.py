@@ -98,6 +98,20 @@ def lay_out(entries: Iterable[Entry]) -> Batch:
     return Batch(linear + general, {name: column for name, column in columns.items() if _holds_any(column)})
 
 
+def cut_chain(entry: Entry) -> tuple[Entry, Entry]:
+    """Cut the first step off the entry of a chain, to be recorded by itself; the rest applies if that did.
+
+    For a chain that cannot be stored as a whole: cut again and again it leaves one step that cannot, after those that can.
+    """
+    lease = entry.record.lease
+    first = msgspec.structs.replace(
+        entry, record=msgspec.structs.replace(entry.prefix[0], lease=lease), prefix=[], elapsed=[],
+        hot=True, hot_branches=frozenset(), first_branch=None, child=None,
+    )  # fmt: skip
+    last = msgspec.structs.replace(entry.record, lease=lease + 1)
+    return first, msgspec.structs.replace(entry, record=last, prefix=entry.prefix[1:], elapsed=[], joining=False, unparks=False)
+
+
 def _holds_any(column: list[Any]) -> bool:
     return bool(column) and (column[0] is not None or column.count(None) < len(column))
 

@@ -98,7 +98,7 @@ class Chores:
             try:
                 await chore()
             except Exception as error:
-                log.warning("%s has to wait for the next round: %s", name, error)
+                log.warning("%s: %s has to wait for the next round: %s", self._pool.name, name, error)
                 done.faults[name] = error
         return done
 

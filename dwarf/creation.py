@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Token
+from typing import Any
 
 from dwarf.errors import Conflict, NotFound, ShardUnavailable
 from dwarf.hosts.host import Host, loading_baggage
@@ -26,7 +27,7 @@ from dwarf.shards import Shard
 from dwarf.state import State
 from dwarf.values import decode_fields
 
-Insert = Callable[[int, list[NewFlow]], Awaitable[list[int]]]
+Insert = Callable[[int, list[NewFlow]], Coroutine[Any, Any, list[int]]]
 Graphs = Mapping[int, FrozenGraph | None]  # by the place of the draft; None: what is registered on the shard
 Threads = Mapping[FlowKey, tuple[int, int]]  # shard and number
 
@@ -87,7 +88,7 @@ class Creation:
                 thread = drafts[place].options.thread_key
                 batches.setdefault(self._choose(avoided) if thread is None else threads[thread][0], []).append(place)
             flows = {shard: await self._complete(shard, drafts, at, graphs, threads) for shard, at in batches.items()}
-            made = await asyncio.gather(*(self._insert(shard, flows[shard]) for shard in batches), return_exceptions=True)
+            made = await _all([self._insert(shard, flows[shard]) for shard in batches])
             places = []
             for (shard, at), ids in zip(batches.items(), made, strict=True):
                 if isinstance(ids, Unreached) and self._can_avoid({*avoided, shard}, [drafts[place] for place in at]):
@@ -171,6 +172,16 @@ async def load_frozen(host: Host, url: str, baggage: bytes | None) -> FrozenGrap
     finally:
         loading_baggage.reset(token)
     return freeze(url, graph)
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, list[int]]]) -> list[list[int] | BaseException]:
+    """Make calls side by side and return what each returned or raised. A single one needs no task of its own."""
+    if len(calls) > 1:
+        return await asyncio.gather(*calls, return_exceptions=True)
+    try:
+        return [await calls[0]]
+    except Exception as error:
+        return [error]
 
 
 def _new_token() -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 
 import psycopg
@@ -144,7 +144,7 @@ class Engine(Client):
         self._loop = asyncio.get_running_loop()
         try:
             if self._migrates:
-                await asyncio.gather(*(self._migrate(shard) for shard in self._configured))
+                await _all_of(self._migrate(shard) for shard in self._configured)
             await super().start()
             await self._prepare()
             opened = getattr(self._app, "open_resources", None)
@@ -212,7 +212,7 @@ class Engine(Client):
         """Write what everybody on the shards agrees on, and the graphs by which others create flows."""
         frozen = await self._frozen()
         settings = {"max_priority": self._priority_max, "time_budget_ms": self._time_budget_ms}
-        await asyncio.gather(*(self._prepare_shard(shard, settings, frozen) for shard in self._configured))
+        await _all_of(self._prepare_shard(shard, settings, frozen) for shard in self._configured)
 
     async def _prepare_shard(self, shard: Shard, settings: dict[str, int], frozen: dict[str, FrozenGraph]) -> None:
         pool = Pool(shard.dsn, size=1, name=f"shard {shard.index}")
@@ -272,6 +272,13 @@ class Engine(Client):
 
     def write_retries(self, shard: int) -> int:
         return self._embedded[shard].dispatcher.write_retries
+
+
+async def _all_of(calls: Iterable[Awaitable[None]]) -> None:
+    """Await calls side by side, and raise the first error once all have ended: none goes on behind the others' failure."""
+    for ended in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 def _at_least(value: Duration, what: str, least: float) -> float:

@@ -16,7 +16,7 @@ from dwarf.changes import Changes
 from dwarf.decide import visible_state
 from dwarf.errors import NotFound, ReducerError, ShardUnavailable
 from dwarf.graph import Graph
-from dwarf.inputs import START, Document, Position, build, chain_of, decode_document, initial
+from dwarf.inputs import START, Document, Input, Position, build, chain_of, decode_document, initial
 from dwarf.keys import FlowKey, StepKey
 from dwarf.outcome import Outcome
 from dwarf.pages import STATUSES
@@ -122,30 +122,20 @@ class FlowReader:
     async def _interrupted(self, row: OutcomeRow, patience: float) -> State | None:
         """Return what the step of the first open interrupt saw and wrote; None when it does not wait any more."""
         flow_id, branch, seq = row.park_flow or 0, row.park_branch or 0, row.park_seq or 0
-
-        async def work(reads: Reads) -> tuple[ParkedRow, list[Document], list[Changes]] | None:
-            parked = await reads.parked(flow_id, branch, seq)
-            if parked is None:
-                return None
-            places = [(parked.base_branch, parked.base_seq)]
-            top = await _documents(reads, flow_id, places, parked.day)
-            if top is None:
-                return None
-            chain = chain_of(places[0], top[0])
-            below = await _documents(reads, flow_id, chain[:-1], parked.day)
-            spans = [(flow_id, branch, parked.delta_seq, seq, parked.day)]
-            later = await reads.load_changes(spans) if seq - parked.delta_seq > 1 else []
-            if below is None or len(later) != seq - parked.delta_seq - 1:
-                return None
-            return parked, [*below, *top], [Changes.decode(each.changes) for each in later]
-
-        found = await self._ask(work, patience=patience)
-        if found is None:
+        parked = await self._ask(lambda reads: reads.parked(flow_id, branch, seq), patience=patience)
+        if parked is None:
             return None
-        parked, documents, later = found
-        graph = await self._load_graph(parked.graph_id)
-        chain = chain_of((parked.base_branch, parked.base_seq), documents[-1])
-        given = build(documents, parked.delta, later, branch=branch, chain=chain, reducers=graph.reducers)
+        if parked.is_fan_in:  # its input was folded of its cohort when it ran, and is stored nowhere
+            rebuild = await self._rebuild(flow_id, patience)
+            given = Input(dict(rebuild.input(branch, seq).raw_fields()))
+        else:
+            stands_on = await self._ask(lambda reads: _stands_on(reads, (flow_id, branch, seq), parked), patience=patience)
+            if stands_on is None:
+                return None
+            documents, later = stands_on
+            chain = chain_of((parked.base_branch, parked.base_seq), documents[-1])
+            graph = await self._load_graph(parked.graph_id)
+            given = build(documents, parked.delta, later, branch=branch, chain=chain, reducers=graph.reducers)
         return visible_state(given, Changes.decode(parked.kept)).enacted()
 
     async def fingerprint(self, key: FlowKey) -> tuple[str, Status]:
@@ -235,6 +225,21 @@ def _history_row(row: ReplayRow) -> HistoryRow:
         fan_first=row.fan_first or 0,
         fan_size=row.fan_size or 0,
     )
+
+
+async def _stands_on(reads: Reads, step: tuple[int, int, int], parked: ParkedRow) -> tuple[list[Document], list[Changes]] | None:
+    """Load the documents that an interrupted step stands on, and the changes since; None when it has moved on."""
+    flow_id, branch, seq = step
+    base = (parked.base_branch, parked.base_seq)
+    top = await _documents(reads, flow_id, [base], parked.day)
+    if top is None:
+        return None
+    below = await _documents(reads, flow_id, chain_of(base, top[0])[:-1], parked.day)
+    missing = seq - parked.delta_seq - 1
+    later = await reads.load_changes([(flow_id, branch, parked.delta_seq, seq, parked.day)]) if missing else []
+    if below is None or len(later) != missing:
+        return None
+    return [*below, *top], [Changes.decode(each.changes) for each in later]
 
 
 async def _documents(reads: Reads, flow_id: int, places: Sequence[Position], day: int) -> list[Document] | None:

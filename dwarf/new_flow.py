@@ -6,6 +6,7 @@ what a caller wrote --draft--> Draft --(graph, thread, token)--> NewFlow
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -18,8 +19,6 @@ from dwarf.graph import Graph
 from dwarf.limits import BATCH_CREATE_MAX, NAME_CHARS_MAX
 from dwarf.options import FlowOptions, ResolvedOptions
 from dwarf.values import encode_object
-
-_DEFAULTS = FlowOptions()
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -69,11 +68,17 @@ def draft(workflow_url: object, state: object, options: object, *, priority_max:
     """Check what a caller wrote. Raises `InvalidArgument` and `StateValueError`."""
     url = check_workflow_url(workflow_url)
     if options is None:
-        options = _DEFAULTS
-    if not isinstance(options, FlowOptions):
+        resolved = _defaults(priority_max, time_budget_ms)
+    elif isinstance(options, FlowOptions):
+        resolved = options.resolve(priority_max=priority_max, time_budget_ms=time_budget_ms)
+    else:
         raise InvalidArgument(f"options are {shown(options)}; FlowOptions are wanted")
-    resolved = options.resolve(priority_max=priority_max, time_budget_ms=time_budget_ms)
     return Draft(url, encode_object(state, "state"), resolved)
+
+
+@lru_cache(maxsize=64)
+def _defaults(priority_max: int, time_budget_ms: int) -> ResolvedOptions:
+    return FlowOptions().resolve(priority_max=priority_max, time_budget_ms=time_budget_ms)
 
 
 def check_batch(flows: Iterable[Any]) -> list[tuple[Any, Any, Any]]:

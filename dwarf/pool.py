@@ -59,6 +59,11 @@ class Pool:
         self.is_closed = False
 
     @property
+    def name(self) -> str:
+        """What errors and logs call the shard."""
+        return self._name
+
+    @property
     def is_unreachable(self) -> bool:
         """True for a few seconds after a connect has failed, until one succeeds."""
         return self._unreachable_until > asyncio.get_running_loop().time()

@@ -140,9 +140,10 @@ class ParkedRow(msgspec.Struct, gc=False):
     delta_seq: int
     delta: bytes | None
     kept: bytes | None
+    is_fan_in: bool
 
 
-PARKED: tuple[Reader, ...] = (read_int4, read_int4, read_int8, read_int4, read_int4, read_bytes, read_bytes)
+PARKED: tuple[Reader, ...] = (read_int4, read_int4, read_int8, read_int4, read_int4, read_bytes, read_bytes, read_bool)
 
 
 class WorkflowRow(msgspec.Struct, gc=False):

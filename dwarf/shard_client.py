@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,6 +17,7 @@ import psycopg
 from dwarf.arrays import EPOCH
 from dwarf.errors import Conflict, DwarfError, InvalidArgument, NotFound, ShardUnavailable
 from dwarf.flow_reader import FlowReader
+from dwarf.inserts import Inserts, columns
 from dwarf.keys import FlowKey
 from dwarf.new_flow import FrozenGraph, NewFlow
 from dwarf.outcome import Outcome
@@ -28,7 +28,7 @@ from dwarf.read_rows import FoundFlow, ShardGauges
 from dwarf.reads import Reads
 from dwarf.shards import Shard, ShardInfo
 from dwarf.status import Status
-from dwarf.store import Keyed, NewFlows
+from dwarf.store import Keyed
 from dwarf.waits import Ended, WaitHub
 
 START_PATIENCE_SECONDS = 5.0
@@ -36,7 +36,6 @@ LIST_PATIENCE_SECONDS = 2.0  # of a shard among several: a page goes on without 
 SCAN_FLOWS_MAX = 20_000  # that one page of a shard looks at
 REGISTERED_SECONDS = 1.0  # how long the graph registered under a URL is remembered
 READ_SECONDS_MIN = 1.0  # that a read of a wait may take, however short the wait
-INSERT_BYTES_MAX = 64 << 20  # of states in one statement
 RUNNING = Outcome.of(Status.RUNNING)
 _LAST_OPEN = 5
 _MICROSECOND = timedelta(microseconds=1)
@@ -51,6 +50,7 @@ class ShardClient:
         self.index = shard.index
         self.name = f"shard {shard.index}"
         self.pool = Pool(shard.dsn, size=connections, application=application, name=self.name)
+        self._inserts = Inserts(self.pool)
         self.reader = FlowReader(shard.index, self.pool)
         self.hub = WaitHub(shard.index, self.reader.look)
         self._graph_ids: dict[bytes, int] = {}
@@ -113,17 +113,9 @@ class ShardClient:
 
     # Creating
 
-    async def insert(self, flows: Sequence[NewFlow], *, patience: float) -> list[int]:
-        """Store flows and return their ids, in order.
-
-        Raises `Unreached` when nothing was sent, `ShardUnavailable` when some of them may be stored.
-        """
-        ids: list[int] = []
-        for chunk in _chunks(flows):
-            new = columns(chunk)
-            made, _ = await self.pool.run(partial(Reads.create_flows, new=new), is_repeatable=False, patience=patience)
-            ids += made
-        return ids
+    async def insert(self, flows: list[NewFlow], *, patience: float) -> list[int]:
+        """Store flows and return their ids, in order: see `dwarf.inserts`."""
+        return await self._inserts.insert(flows, patience=patience)
 
     async def create_keyed(self, key: str, flow: NewFlow) -> Keyed:
         """Create a flow under an idempotency key, or find the one that was; it may be asked again without harm."""
@@ -276,34 +268,3 @@ async def _within(until: float, read: Awaitable[Outcome]) -> Outcome:
             return await read
     except TimeoutError:
         return RUNNING
-
-
-def columns(flows: Sequence[NewFlow]) -> NewFlows:
-    """Lay flows out column by column."""
-    return NewFlows(
-        [flow.token for flow in flows],
-        [flow.workflow for flow in flows],
-        [flow.graph_id for flow in flows],
-        [flow.entry_task for flow in flows],
-        [flow.input for flow in flows],
-        [flow.priority for flow in flows],
-        [flow.budget_ms for flow in flows],
-        [flow.fairness_key for flow in flows],
-        [flow.weight for flow in flows],
-        [flow.baggage for flow in flows],
-        [flow.tenant for flow in flows],
-        [flow.thread_id for flow in flows],
-        [flow.delete_on_completion for flow in flows],
-        [flow.start_at for flow in flows],
-    )
-
-
-def _chunks(flows: Sequence[NewFlow]) -> Iterator[Sequence[NewFlow]]:
-    """Cut flows where their states would make a statement too large: in most cases nowhere."""
-    first = size = 0
-    for place, flow in enumerate(flows):
-        size += len(flow.input)
-        if size > INSERT_BYTES_MAX and place > first:
-            yield flows[first:place]
-            first, size = place, len(flow.input)
-    yield flows[first:]

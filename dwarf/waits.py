@@ -1,8 +1,9 @@
 """Waiting for flows of one shard to stop: many waiters, few questions.
 
-Owns the futures of those who wait, and one task that asks where their flows stand: every 50 ms as long as somebody waits, at
-once for a flow that was named to `notify`, never more than 512 flows in one question. Who the waiters are and what an
-outcome looks like is for the client: a future tells how a flow ended, or None, and then the waiter looks for itself.
+Owns the futures of those who wait, and one task that asks where their flows stand as long as somebody waits: soon after the
+wait began, then less and less often down to every 50 ms; at once for a flow that was named to `notify`; never more than 512
+flows in one question. Who the waiters are and what an outcome looks like is for the client: a future tells how a flow ended,
+or None, and then the waiter looks for itself.
 
 A database that cannot be asked ends no wait. A flow that is gone ends it with `NotFound`, closing with `ShardUnavailable`.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from heapq import heappop, heappush
+from itertools import count
 
 import msgspec
 
@@ -19,8 +22,11 @@ from dwarf.errors import NotFound, ShardUnavailable
 from dwarf.keys import LOW_BITS, LOW_MAX
 from dwarf.status import Status
 
-LOOK_SECONDS = 0.05
-LOOK_SECONDS_MAX = 1.0  # while the shard does not answer
+LOOK_SECONDS_MIN = 0.002  # between two looks at a flow: first this, in the end the other
+LOOK_SECONDS_MAX = 0.05
+LOOK_GROWTH = 1.5
+LOOK_SLACK_SECONDS = 0.001  # what is due so soon is looked at as well
+SILENCE_SECONDS_MAX = 1.0  # between two looks while the shard does not answer
 IDS_MAX = 512
 LAST_LOOK_SECONDS_MAX = 1.0
 LEAVE_SECONDS_MAX = 5.0  # how long closing waits for those who have been told
@@ -48,8 +54,12 @@ class WaitHub:
         self._shard = shard
         self._look = look
         self._watches: dict[int, set[Watch]] = {}
+        self._fresh: list[int] = []  # not yet in the plan
+        self._plan: list[tuple[float, int, float, list[int]]] = []  # when to look, a number, seconds since the last look, at whom
+        self._numbers = count()
+        self._due = 0.0  # when the task looks next
         self._named: set[int] = set()
-        self._is_named = asyncio.Event()
+        self._is_called = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._inside = 0
         self._all_left = asyncio.Event()
@@ -71,6 +81,7 @@ class WaitHub:
             future: Watch = asyncio.get_running_loop().create_future()
             mine.add(future)
             self._watches.setdefault(flow_id, set()).add(future)
+            self._fresh.append(flow_id)
             self._start()
             return future
 
@@ -94,7 +105,7 @@ class WaitHub:
             return
         if ended is None:
             self._named.add(flow_id)
-            self._is_named.set()
+            self._is_called.set()
         else:
             self._resolve(flow_id, ended)
 
@@ -121,26 +132,54 @@ class WaitHub:
     # The task
 
     def _start(self) -> None:
+        loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"waits of shard {self._shard}")
+            self._plan.clear()
+            self._task = loop.create_task(self._run(), name=f"waits of shard {self._shard}")
+        elif self._due > loop.time() + LOOK_SECONDS_MIN:
+            self._is_called.set()
 
     async def _run(self) -> None:
-        """Look, as long as anybody waits: at all of them in turn, and in between at those that were named."""
+        """Look at each flow when its time has come, and in between at those that were named."""
         clock = asyncio.get_running_loop().time
-        pause = LOOK_SECONDS
-        due = clock() + pause
+        silence = 0.0
         while self._watches:
+            fresh, self._fresh = self._fresh, []
+            if fresh:
+                self._schedule(clock() + max(LOOK_SECONDS_MIN, silence), LOOK_SECONDS_MIN, fresh)
+            self._due = self._plan[0][0] if self._plan else clock() + LOOK_SECONDS_MAX
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(due):
-                    await self._is_named.wait()
-            is_due = clock() >= due
-            flow_ids = list(self._watches) if is_due else [flow_id for flow_id in self._named if flow_id in self._watches]
-            self._named.clear()
-            self._is_named.clear()
-            answered = await self._look_at(flow_ids)
-            if is_due or not answered:
-                pause = LOOK_SECONDS if answered else min(2 * pause, LOOK_SECONDS_MAX)
-                due = clock() + pause
+                async with asyncio.timeout_at(self._due):
+                    await self._is_called.wait()
+            self._is_called.clear()
+            named, self._named = self._named, set()
+            groups = self._take_due(clock() + LOOK_SLACK_SECONDS)
+            flow_ids = {flow_id: None for flow_id in (*named, *(each for _, group in groups for each in group)) if flow_id in self._watches}
+            if not flow_ids:
+                continue
+            answered = await self._look_at(list(flow_ids))
+            silence = 0.0 if answered else min(max(2 * silence, LOOK_SECONDS_MAX), SILENCE_SECONDS_MAX)
+            self._plan_again(groups, clock(), silence)
+
+    def _take_due(self, until: float) -> list[tuple[float, list[int]]]:
+        """Take what is due until then out of the plan: seconds since the last look, and at whom."""
+        groups = []
+        while self._plan and self._plan[0][0] <= until:
+            _, _, seconds, flow_ids = heappop(self._plan)
+            groups.append((seconds, flow_ids))
+        return groups
+
+    def _plan_again(self, groups: Sequence[tuple[float, list[int]]], now: float, silence: float) -> None:
+        later: dict[float, list[int]] = {}
+        for seconds, flow_ids in groups:
+            left = [flow_id for flow_id in flow_ids if flow_id in self._watches]
+            later.setdefault(min(seconds * LOOK_GROWTH, LOOK_SECONDS_MAX), []).extend(left)
+        for seconds, flow_ids in later.items():
+            self._schedule(now + max(seconds, silence), seconds, flow_ids)
+
+    def _schedule(self, at: float, seconds: float, flow_ids: list[int]) -> None:
+        if flow_ids:
+            heappush(self._plan, (at, next(self._numbers), seconds, flow_ids))
 
     async def _look_at(self, flow_ids: Sequence[int]) -> bool:
         """Ask where flows stand and tell their watches; False when the shard did not answer."""

@@ -8,6 +8,7 @@ found again by the reconciliation of the dispatcher.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from dwarf import faults
@@ -20,7 +21,10 @@ from dwarf.store import NewFlows
 
 DAY_HOURS = 24
 HOUR_SHIFT = 36
-FLOWS_MAX = 1_000  # of one statement
+FLOWS_MAX = 1_000  # of one statement, unless one caller brings more
+BYTES_MAX = 64 << 20  # of states in one statement, unless one caller's take more
+
+Order = tuple[Sequence[NewFlow], "asyncio.Future[list[int]]"]  # what one caller wants, and the ids
 
 
 class Creates:
@@ -37,7 +41,7 @@ class Creates:
     ) -> None:
         self._pool, self._session = pool, session
         self._room, self._on_born, self._on_due = room, on_born, on_due
-        self._waiting: list[tuple[NewFlow, asyncio.Future[int]]] = []
+        self._waiting: deque[Order] = deque()
         self._there_are_some = asyncio.Event()
         self._creating = 0
 
@@ -46,45 +50,60 @@ class Creates:
         return not (self._waiting or self._creating)
 
     async def create(self, flows: Sequence[NewFlow]) -> list[int]:
-        """Create flows and return their ids. Raises `ShardUnavailable`."""
-        loop = asyncio.get_running_loop()
-        pairs: list[tuple[NewFlow, asyncio.Future[int]]] = [(flow, loop.create_future()) for flow in flows]
-        self._waiting += pairs
+        """Create flows, all or none, and return their ids. Raises `ShardUnavailable`."""
+        made: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((flows, made))
         self._there_are_some.set()
-        return list(await asyncio.gather(*(future for _, future in pairs)))
+        return await made
 
     async def run(self) -> None:
         while True:
             await self._there_are_some.wait()
-            batch, self._waiting = self._waiting[:FLOWS_MAX], self._waiting[FLOWS_MAX:]
+            orders = self._take()
             if not self._waiting:
                 self._there_are_some.clear()
-            live = [(flow, future) for flow, future in batch if not future.done()]
-            room = self._room([flow for flow, _ in live])
-            born = [pair for pair in live if pair[0].start_at is None][:room]
-            chosen = {id(pair[0]) for pair in born}
-            pending = [pair for pair in live if id(pair[0]) not in chosen]
-            self._creating = len(live)
+            room = self._room([flow for flows, _ in orders for flow in flows])
+            born: list[Order] = []
+            pending: list[Order] = []
+            for order in orders:
+                fits = len(order[0]) <= room and all(flow.start_at is None for flow in order[0])
+                (born if fits else pending).append(order)
+                room -= len(order[0]) if fits else 0
+            self._creating = len(orders)
             try:
                 await self._create(born, session=self._session)
                 await self._create(pending, session=None)
-            finally:
+            finally:  # nobody waits for ever for a loop that has ended
                 self._creating = 0
-                # Nobody waits for ever for a loop that has ended
-                _fail(live, ShardUnavailable("the engine stopped while it created flows; they may exist"))
+                _fail(orders, ShardUnavailable("the engine stopped while it created flows; they may exist"))
             if pending:
                 self._on_due()
 
     def fail_all(self, error: Exception) -> None:
         """Tell everybody who waits that nothing was done."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, deque()
         _fail(waiting, error)
 
-    async def _create(self, pairs: list[tuple[NewFlow, asyncio.Future[int]]], *, session: int | None) -> None:
-        flows = [flow for flow, _ in pairs]
+    def _take(self) -> list[Order]:
+        """Take the next orders, as many as go into one statement; those that nobody waits for any more are left out."""
+        orders: list[Order] = []
+        count = size = 0
+        while self._waiting:
+            flows, made = self._waiting[0]
+            count += len(flows)
+            size += sum(len(flow.input) for flow in flows)
+            if orders and (count > FLOWS_MAX or size > BYTES_MAX):
+                break
+            self._waiting.popleft()
+            if not made.done():
+                orders.append((flows, made))
+        return orders
+
+    async def _create(self, orders: list[Order], *, session: int | None) -> None:
+        flows = [flow for order, _ in orders for flow in order]
         rows: list[ClaimedRow] = []
         try:
-            if not pairs:
+            if not flows:
                 return
             new = _columns(flows)
             ids, created_at = await self._pool.run(lambda store: store.create_flows(new, session=session), is_repeatable=False)
@@ -92,20 +111,22 @@ class Creates:
             if session is not None:
                 rows = [born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)]
         except Exception as error:
-            _fail(pairs, error)
+            _fail(orders, error)
             return
         finally:
             if session is not None:
                 self._on_born(rows)  # also when there are none: then the room that was kept for them is free again
-        for (_, future), flow_id in zip(pairs, ids, strict=True):
-            if not future.done():
-                future.set_result(flow_id)
+        first = 0
+        for order, made in orders:
+            if not made.done():
+                made.set_result(ids[first : first + len(order)])
+            first += len(order)
 
 
-def _fail(pairs: Iterable[tuple[NewFlow, asyncio.Future[int]]], error: Exception) -> None:
-    for _, future in pairs:
-        if not future.done():
-            future.set_exception(error)
+def _fail(orders: Iterable[Order], error: Exception) -> None:
+    for _, made in orders:
+        if not made.done():
+            made.set_exception(error)
 
 
 def _columns(flows: list[NewFlow]) -> NewFlows:

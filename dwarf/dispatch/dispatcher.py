@@ -177,7 +177,9 @@ class Dispatcher:
                 await self._recorder.drained()
         except TimeoutError:
             log.error(
-                "shard unreachable at the end of the grace: outcomes of %d steps are lost, the steps will run again", len(self._ledger)
+                "%s: unreachable at the end of the grace: outcomes of %d steps are lost, the steps will run again",
+                self._control.name,
+                len(self._ledger),
             )
 
     async def close(self, *, in_order: bool = True) -> None:
@@ -191,7 +193,7 @@ class Dispatcher:
                 async with asyncio.timeout(END_SECONDS_MAX):
                     await self._session.end()
             except Exception as problem:
-                log.warning("session %d could not be ended: %s", self.session, problem)
+                log.warning("%s: session %d could not be ended: %s", self._control.name, self.session, problem)
         if self.session:
             self._recorder.close()
         for pool in (self._claims, self._control, self._reader, self._renewals):
@@ -272,7 +274,7 @@ class Dispatcher:
                 await self._claims.run(lambda store, rows=rows: self._claim(store, rows), is_repeatable=False, patience=0)  # type: ignore[misc]
                 pause = POLL_SECONDS_MIN if rows else min(pause * 1.5, POLL_SECONDS_MAX)
             except Exception as error:  # whatever it was: what is handed out goes on, and the next look may fare better
-                log.warning("claiming: %s", error, exc_info=not isinstance(error, ShardUnavailable))
+                log.warning("%s: claiming: %s", self._control.name, error, exc_info=not isinstance(error, ShardUnavailable))
                 self._claimer.waiting_band = None
                 pause = TROUBLE_PAUSE_SECONDS
             finally:
@@ -349,7 +351,7 @@ class Dispatcher:
             loaded = await self._reader.run(lambda store: load(store, rows), patience=3600)
             self._send(helds, loaded)
         except (ShardUnavailable, psycopg.Error) as error:
-            log.warning("loading what %d steps stand on: %s", len(helds), error)
+            log.warning("%s: loading what %d steps stand on: %s", self._control.name, len(helds), error)
             await asyncio.sleep(TROUBLE_PAUSE_SECONDS)
             await self._release([held for held in helds if self._ledger.by_ticket(held.ticket) is held])
         except Exception as error:
@@ -358,7 +360,7 @@ class Dispatcher:
                 await self._load_and_send(helds[:middle])
                 await self._load_and_send(helds[middle:])
             elif self._ledger.by_ticket(helds[0].ticket) is helds[0]:
-                log.exception("what a step stands on cannot be read")
+                log.exception("%s: what a step stands on cannot be read", self._control.name)
                 self._ledger.report(helds[0], unreadable(helds[0].row, error), keeps_slot=False)
                 self._recorder.put(helds[0])
 
@@ -418,7 +420,9 @@ class Dispatcher:
                 self._hints += claimable_after(held, entry)
                 stopped += _stopped(entry)
             elif place in replaced:
-                log.error("a step of flow %d could not be recorded and has failed: %s", entry.flow_id, replaced[place])
+                log.error(
+                    "%s: a step of flow %d could not be recorded and has failed: %s", self._control.name, entry.flow_id, replaced[place]
+                )
                 stopped.append(Stopped(entry.flow_id))
             self._ledger.drop(held)
             over.setdefault(held.seat, []).append(held.ticket)
@@ -511,13 +515,13 @@ class Dispatcher:
                 strays = {row for row in owned if row not in known and row[:2] not in recording}
                 left = sorted(strays & self._strays)
                 if left:
-                    log.warning("%d claimed steps were lost on their way; they go back", len(left))
+                    log.warning("%s: %d claimed steps were lost on their way; they go back", self._control.name, len(left))
                     rows = [(*row, False) for row in left]
                     await self._release_rows(rows)
                     self.ring()
                 self._strays = strays
             except Exception as error:
-                log.warning("looking for lost steps: %s", error)
+                log.warning("%s: looking for lost steps: %s", self._control.name, error)
 
     def _count_swept(self, swept: list[SweptRow]) -> None:
         self.counters.swept += len(swept)

@@ -1,7 +1,8 @@
 """The life of one session: registered, renewed while the process lives, ended in good order; and the judging of others.
 
-A session that could not be renewed for a whole life is lost for the process, whatever the database says later: what it ran
-may run elsewhere by then. It starts anew as another one.
+A session that the database did not renew for a whole life, although it was asked, is lost for the process: what it ran may run
+elsewhere by then. It starts anew as another one. One that was not asked, for a task that kept the loop or a process that was
+suspended, goes on if it is still known: signals and the fence tell what was taken away meanwhile.
 """
 
 from __future__ import annotations
@@ -69,15 +70,16 @@ class Session:
             tried_at = _clock()
             faults.reach("renew.sent")
             try:
-                left = self._renewed_at + self._terms.life - tried_at
-                async with asyncio.timeout(max(left, 0.0)):
+                # A loop that was kept from it asks all the same: alone, it would otherwise run what keeps it again and again.
+                left = max(self._renewed_at + self._terms.life - tried_at, interval)
+                async with asyncio.timeout(left):
                     is_known = await self._renewals.run(
                         lambda store: store.renew_session(self.number, life_ms=self._terms.life_ms, is_dispatcher=True), patience=interval
                     )
             except Exception as error:
                 if _clock() - self._renewed_at >= self._terms.life:
                     raise SessionLost(f"session {self.number} could not be renewed for {self._terms.life:g} s: {error}") from error
-                log.warning("session %d could not be renewed: %s", self.number, error)
+                log.warning("%s: session %d could not be renewed: %s", self._pool.name, self.number, error)
                 continue
             if not is_known:
                 raise SessionLost(f"session {self.number} is no longer registered")
@@ -90,7 +92,7 @@ class Session:
             try:
                 await self._sweep_all(on_swept)
             except Exception as error:
-                log.warning("session %d could not sweep: %s", self.number, error)
+                log.warning("%s: session %d could not sweep: %s", self._pool.name, self.number, error)
             await asyncio.sleep(interval)
 
     async def _sweep_all(self, on_swept: Callable[[list[SweptRow]], None]) -> None:

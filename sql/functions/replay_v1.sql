@@ -60,7 +60,8 @@ begin
   end if;
 end $$;
 
--- What an interrupted step stands on (see dwarf.active), and the writes it keeps. No row: it waits no more.
+-- What an interrupted step stands on (see dwarf.active), and the writes it keeps; a fan-in stands on its cohort besides. No row:
+-- it waits no more.
 create function dwarf.parked_v1(p_flow_id bigint, p_branch bigint, p_seq int) returns table (
   graph_id int
 , day int
@@ -69,10 +70,11 @@ create function dwarf.parked_v1(p_flow_id bigint, p_branch bigint, p_seq int) re
 , delta_seq int
 , delta json
 , kept json
+, is_fan_in boolean
 )
 language sql stable
 begin atomic
-  select l.graph_id, a.day, a.base_branch, a.base_seq, a.delta_seq, a.delta, p.kept
+  select l.graph_id, a.day, a.base_branch, a.base_seq, a.delta_seq, a.delta, p.kept, a.size is not null
   from dwarf.active a
   join dwarf.parks p on p.flow_id = a.flow_id and p.branch = a.branch
   join dwarf.live l on l.flow_id = a.flow_id

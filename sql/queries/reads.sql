@@ -109,6 +109,7 @@ select
   , p.delta_seq
   , p.delta
   , p.kept
+  , p.is_fan_in
 from dwarf.parked_v1($1, $2, $3) as p;
 
 -- name: find_workflows

@@ -173,6 +173,13 @@ async def invariants(engine: EngineUnderTest) -> list[Any]:
     return await asyncio.to_thread(broken, engine.dsn)
 
 
+async def removed(engine: EngineUnderTest, *keys: str) -> None:
+    """Let a grace of a minute pass, and wait until the background work has removed these flows (start it with sweep_seconds=1)."""
+    await engine.advance(61)
+    ids = [FlowKey.parse(key).flow_id for key in keys]
+    await until(lambda: one(engine, "select count(*) = 0 from dwarf.flows where flow_id = any (%s)", ids), "the flows are removed")
+
+
 # ---- histories ----
 
 

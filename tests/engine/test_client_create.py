@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import math
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from dwarf import (
@@ -28,6 +30,7 @@ from dwarf.client import Client
 from dwarf.errors import ShardUnavailable
 from dwarf.flow import Flow
 from dwarf.hosts.host import loading_baggage
+from dwarf.reads import Reads
 from tests.engine.conftest import MakeStage
 from tests.engine.stage import Stage, line
 
@@ -438,3 +441,68 @@ def test_with_every_shard_cordoned_there_is_no_place(stage: MakeStage) -> None:
         with pytest.raises(ShardUnavailable, match="cordoned"):
             on.do(client.create("line", None, options))
     assert on.count() == 0
+
+
+# Many callers at one time
+
+
+def test_callers_share_statements_and_get_their_own_flows(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = stage(LINE, TASKS)
+    on.do(on.client.create("line"))
+    sent = []
+    create = Reads.create_flows
+
+    async def counted(self: Reads, *args: Any, **named: Any) -> Any:
+        sent.append(1)
+        return await create(self, *args, **named)
+
+    monkeypatch.setattr(Reads, "create_flows", counted)
+
+    async def all_of_them() -> list[str]:
+        made = [on.client.create("line", {"n": n}) for n in range(200)]
+        batch = on.client.create_many([("line", {"n": n}) for n in range(200, 210)])
+        results: list[Any] = await asyncio.gather(*made, batch)
+        return [*results[:-1], *results[-1]]
+
+    keys = on.do(all_of_them())
+    assert [on.row(key).input["n"] for key in keys] == list(range(210))
+    assert len(sent) < 20
+
+
+def test_a_caller_that_is_cancelled_takes_no_other_with_it(stage: MakeStage) -> None:
+    on = stage(LINE, TASKS)
+    on.do(on.client.create("line"))
+
+    async def scene() -> list[Any]:
+        tasks = [asyncio.ensure_future(on.client.create("line", {"n": n})) for n in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = on.do(scene())
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+    assert [on.row(key).input["n"] for key in results[1::2]] == list(range(1, 100, 2))
+    assert on.do(on.client.create("line"))
+
+
+def test_a_value_that_cannot_be_stored_fails_its_caller_alone(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = stage(LINE, TASKS)
+    on.do(on.client.create("line"))
+    create = Reads.create_flows
+
+    async def picky(self: Reads, new: Any, **named: Any) -> Any:
+        if any(b"poison" in given for given in new.inputs):
+            raise psycopg.errors.ProgramLimitExceeded("too much")
+        return await create(self, new, **named)
+
+    monkeypatch.setattr(Reads, "create_flows", picky)
+
+    async def scene() -> list[Any]:
+        return await asyncio.gather(
+            *(on.client.create("line", {"n": n if n != 7 else "poison"}) for n in range(20)), return_exceptions=True
+        )
+
+    results = on.do(scene())
+    assert [n for n, result in enumerate(results) if isinstance(result, Exception)] == [7]
+    assert on.count() == 20

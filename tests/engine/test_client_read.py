@@ -163,6 +163,35 @@ def test_of_two_interrupts_the_first_is_shown_and_answered(stage: MakeStage) -> 
     assert on.do(on.client.snapshot(key)).status is Status.COMPLETED
 
 
+@pytest.mark.row("A41")
+def test_an_interrupt_at_a_fan_in_shows_what_its_cohort_brought(stage: MakeStage) -> None:
+    graph = Graph("ends with a question").add_transition_for_each("S", "B", "xs", "x").add_transition_chain("B", "Q", END).set_fan_in("Q")
+    on = stage({"g": graph.set_reducer("ran", "append")}, TASKS)
+    key = on.do(on.client.create("g", {"xs": [1, 2, 3], "secret": 1}))
+    on.play()
+    outcome = on.do(on.client.snapshot(key))
+    assert outcome.state == {"xs": [1, 2, 3], "ran": ["B"] * 3, "seen": 0}
+    [step] = [step for step in on.do(on.client.history(key)) if step.task_name == "Q"]
+    assert on.do(on.client.step(step.step_key)).state == {"xs": [1, 2, 3], "ran": ["B"] * 3, "secret": 1}
+
+
+def test_an_interrupt_late_in_a_long_flow_shows_all_that_was_written(stage: MakeStage) -> None:
+    def grow(flow: Flow) -> None:
+        flow["log"] = [flow.task_name + "x" * 2_000]
+        flow["n"] = flow.get_int("n") + 1
+
+    names = [f"T{n}" for n in range(90)]
+    graph = Graph("long").add_transition_chain(*names, "Q", END).set_reducer("log", "append")
+    on = stage({"g": graph}, {**TASKS, **dict.fromkeys(names, grow)})
+    key = on.do(on.client.create("g", {"big": "y" * 50_000}))
+    on.play()
+    shown = on.do(on.client.snapshot(key)).state
+    assert [entry.rstrip("x") for entry in shown["log"]] == names
+    assert (shown["n"], shown["seen"], len(shown["big"])) == (90, 0, 50_000)
+    on.do(on.client.terminate(key))
+    assert on.do(on.client.snapshot(key)).state == {name: value for name, value in shown.items() if name != "seen"}
+
+
 @pytest.mark.row("A50", "A51", "A52", "B2")
 def test_texts_and_numbers_come_back_as_they_were(stage: MakeStage) -> None:
     on = stage(GRAPHS, TASKS)
@@ -524,3 +553,25 @@ def test_readers_may_ask_all_at_once(stage: MakeStage) -> None:
 
     assert len(on.do(all_of_them())) == 90
     assert on.client._shards[1].pool.connections_open <= 4
+
+
+@pytest.mark.row("A45")
+def test_a_retried_caller_keeps_its_last_child(stage: MakeStage) -> None:
+    def again(flow: Flow) -> None:
+        if flow.attempt < 2:
+            flow.subgraph(("line", "fail")[flow.attempt], {"quiet": True})
+            flow.retry(0)
+
+    on = stage(GRAPHS, {**TASKS, "P": again})
+    key = on.do(on.client.create("call"))
+    seen: list[tuple[int, str, list[str]]] = []
+    for _ in range(12):
+        step_once(on)
+        steps = on.do(on.client.history(key))
+        if len(steps) > 1 and (not seen or seen[-1] != (steps[1].attempt, steps[1].sub_workflow_url, names(steps[1].sub_history))):
+            seen.append((steps[1].attempt, steps[1].sub_workflow_url, names(steps[1].sub_history)))
+    [*_, last] = seen
+    assert last == (2, "fail", ["F"])
+    assert (1, "line", ["A", "B", "C"]) in seen
+    assert on.do(on.client.snapshot(key)).status is Status.COMPLETED
+    assert on.do(on.client.history(key))[1].sub_flow_key == on.child(key, 1)

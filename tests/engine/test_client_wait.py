@@ -136,16 +136,24 @@ def test_an_interrupt_ends_a_wait_with_its_payload(stage: MakeStage) -> None:
     assert on.do(waiting).state == {"n": 1, "asked": True, "answer": {"a": 1}, "ran": ["B"]}
 
 
-def test_an_interrupt_that_is_answered_before_the_waiter_looks_is_passed_over(stage: MakeStage) -> None:
+def test_an_interrupt_that_is_answered_before_the_waiter_looks_is_passed_over(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     on = stage(GRAPHS, TASKS)
     key = on.do(on.client.create("ask"))
+    flow_id = FlowKey.parse(key).flow_id
     waiting = on.spawn(on.client.wait(key))
-    on.play()
     hub = on.client.hub(1)
-    hub._resolve(FlowKey.parse(key).flow_id, None)  # it has been seen interrupted …
-    on.player.do(on.player.store.resume_flow(FlowKey.parse(key).flow_id, b"{}"))  # … and goes on before anybody reads it
-    on.turn(0.2)
-    assert not waiting.done()
+
+    async def blind(flow_ids: Any) -> Any:
+        return dict.fromkeys(flow_ids, False)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hub, "_look", blind)
+        on.turn()  # a look that was under way has ended
+        on.play()
+        hub._resolve(flow_id, None)  # it has been seen interrupted …
+        on.player.one("select dwarf.resume_v1(%s, '{}')", flow_id)  # … and goes on before anybody reads it
+        on.turn(0.2)
+        assert not waiting.done()
     on.play()
     assert on.do(waiting).status is Status.COMPLETED
 
@@ -205,7 +213,8 @@ def test_looks_never_ask_for_more_than_512_flows_at_once(stage: MakeStage, monke
             assert hub.waiting == 1_100
 
     on.do(watch_all())
-    assert asked[:3] == [512, 512, 76]
+    assert max(asked) == 512
+    assert 76 in asked
     assert hub.waiting == 0
 
 
@@ -286,7 +295,8 @@ def test_a_local_word_ends_a_wait_without_a_look(stage: MakeStage, monkeypatch: 
 
 def test_a_word_without_an_outcome_is_looked_at_at_once(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     on = stage(GRAPHS, TASKS)
-    monkeypatch.setattr("dwarf.waits.LOOK_SECONDS", 3600.0)
+    for name in ("LOOK_SECONDS_MIN", "LOOK_SECONDS_MAX"):
+        monkeypatch.setattr(f"dwarf.waits.{name}", 3600.0)
     keys = on.do(on.client.create_many([("line",), ("long",)]))
     waiting = [on.spawn(on.client.wait(key)) for key in keys]
     on.play()

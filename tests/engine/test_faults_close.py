@@ -12,11 +12,12 @@ import pytest
 
 from dwarf import END, App, Conflict, Flow, Graph, ShardUnavailable, Status, faults
 from dwarf.dispatch.session import SessionLost
+from dwarf.store import Store
 from dwarf.testing.databases import create_database, fresh_database, template_database
 from dwarf.testing.engine import EngineUnderTest
 from dwarf.testing.engine import test_server as shared_server
 from dwarf.testing.postgres import EMBEDDED, QUICK, Server, find_bindir
-from tests.engine.shaky import connections, down, frozen, owned
+from tests.engine.shaky import connections, down, frozen, number, owned
 from tests.engine.victims import until
 from tests.sql.plays import broken
 
@@ -261,6 +262,35 @@ def test_an_engine_whose_session_is_lost_while_it_closes_ends_all_the_same() -> 
                     async with asyncio.timeout(CLOSE_SECONDS_MAX):
                         await engine.kill()
             await until(lambda: connections(dsn) == 0, "no connection is left", seconds=5)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("workers", "count"), [(5, 20), (1_000, 2_500)])
+def test_a_batch_of_creates_is_stored_as_a_whole_or_not_at_all(workers: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its flows might have been born claimed, and however many go into one statement."""
+    original = Store.create_flows
+    sent: list[int] = []
+
+    async def create_flows(self: Store, new: Any, **settings: Any) -> Any:
+        sent.append(len(new.tokens))
+        if len(sent) > 1:
+            raise OSError("for the test")
+        return await original(self, new, **settings)
+
+    monkeypatch.setattr(Store, "create_flows", create_flows)
+
+    async def test() -> None:
+        async with EngineUnderTest(Work().app(), "whole", workers=workers) as engine:
+            keys = await engine.create_many([("line",)] * count)
+            assert sent == [count]
+            assert len(set(keys)) == count
+            with pytest.raises(ShardUnavailable):
+                await engine.create_many([("line",)] * count)
+            assert number(engine.dsn, "select (select count(*) from dwarf.live) + (select count(*) from dwarf.flows)") == count
+            monkeypatch.undo()
+            for key in (keys[0], keys[-1]):
+                assert (await engine.wait(key, 30)).status is Status.COMPLETED
 
     run(test())
 

@@ -292,7 +292,6 @@ async def test_a_middle_step_knows_its_neighbours(dwarf_engine: Make) -> None:
 
 
 @pytest.mark.row("A45")
-@pytest.mark.xfail(strict=True, reason="a retry that keeps no writes drops the park row, and with it the link to the attempt's child")
 @on_loop
 async def test_a_child_of_an_earlier_attempt_is_still_the_latest_child(dwarf_engine: Make) -> None:
     def call(flow: Flow) -> None:

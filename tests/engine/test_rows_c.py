@@ -87,10 +87,9 @@ async def test_terminate_ends_a_whole_tree_at_once(dwarf_engine: Make) -> None:
         child = caller.sub_flow_key
         grand = paths(await engine.history(child))["1/2.1"].sub_flow_key
         keys = [root, child, grand]
-        waits = [asyncio.create_task(engine.wait(key)) for key in (child, grand)]  # B: the root itself reads interrupted
-        for wait in waits:
-            await wait if wait.done() else None
+        waiting = asyncio.create_task(engine.wait(grand))  # the flows above read interrupted, for B asks
         await engine.terminate(root, "  no more of this \n")
+        assert (await waiting).status is TERMINATED
         for key in keys:
             outcome = await engine.wait(key)
             assert (outcome.status, outcome.reason, outcome.error) == (TERMINATED, "no more of this", ""), key
@@ -105,7 +104,51 @@ async def test_terminate_ends_a_whole_tree_at_once(dwarf_engine: Make) -> None:
         assert (await engine.snapshot(child)).state == {"x": 1}
         assert await one(engine, "select (select count(*) from dwarf.live) + (select count(*) from dwarf.active)") == 0
         assert await invariants(engine) == []
-        await asyncio.gather(*waits)
+
+
+@pytest.mark.row("C3")
+@on_loop
+async def test_waiters_at_every_depth_are_released(dwarf_engine: Make) -> None:
+    gate, keys = Gate(), list[str]()
+
+    def call(url: str) -> Any:
+        def task(flow: Flow) -> None:
+            keys.append(flow.flow_key)
+            flow.subgraph(url)
+
+        return task
+
+    async def held(flow: Flow) -> None:
+        keys.append(flow.flow_key)
+        await gate(flow)
+
+    graphs = {"g": "P->END", "child": "Q->END", "grand": "D->END"}
+    async with dwarf_engine(make_app(graphs, {"P": call("child"), "Q": call("grand"), "D": held})) as engine:
+        root = await engine.create("g")
+        await gate.reached()
+        assert keys[0] == root
+        waits = [asyncio.create_task(engine.wait(key)) for key in keys]
+        await until(lambda: engine.hub(1).waiting == 3)
+        await engine.terminate(root, "over")
+        for wait in waits:
+            outcome = await wait
+            assert (outcome.status, outcome.reason) == (TERMINATED, "over")
+
+
+@pytest.mark.row("C14")
+@on_loop
+async def test_the_fan_in_of_an_empty_fan_out_does_not_run_once_its_flow_has_ended(dwarf_engine: Make) -> None:
+    joined: list[int] = []
+    graph = "S-*xs->W->J J⊕ J->END"
+    async with dwarf_engine(make_app({"g": graph}, {"S": sleeps, "J": lambda flow: joined.append(1)})) as engine:
+        key = await engine.create("g", {"xs": []})
+        await calm(engine)
+        assert shape(await engine.history(key)) == [("S", "completed"), ("J", "pending")]
+        await engine.terminate(key)
+        await engine.advance(7200)
+        await calm(engine)
+        assert joined == []
+        assert shape(await engine.history(key)) == [("S", "completed"), ("J", "terminated")]
 
 
 @pytest.mark.row("C2", "C17", "C28", "K4", "I-42")
@@ -278,25 +321,28 @@ async def test_a_terminate_that_was_rolled_back_changed_nothing(dwarf_engine: Ma
 @pytest.mark.row("C16")
 @on_loop
 async def test_terminate_and_delete_race_a_resume(dwarf_engine: Make) -> None:
-    async with dwarf_engine(make_app({"g": "B->END"}, {"B": asks})) as engine:
+    """What is resumed runs on and is held, so that a delete which lost finds it running."""
+    gate = Gate()
+    async with dwarf_engine(make_app({"g": "B->G->END"}, {"B": asks, "G": gate})) as engine:
+        keys = []
         for verb in ("terminate", "delete", "cancel"):
             for round_ in range(8):
                 key, _ = await engine.run("g")
-                calls_ = [getattr(engine, verb)(key), engine.resume(key)]
-                if round_ % 2:
-                    calls_.reverse()
-                answers = await asyncio.gather(*calls_, return_exceptions=True)
-                if round_ % 2:
-                    answers.reverse()
-                ended, resumed = answers
-                for answer in answers:
-                    assert answer is None or getattr(answer, "status", 0) in (404, 409), answer
+                racing = [getattr(engine, verb)(key), engine.resume(key)]
+                answers = await asyncio.gather(*(racing[::-1] if round_ % 2 else racing), return_exceptions=True)
+                ended, resumed = answers[::-1] if round_ % 2 else answers
+                assert {getattr(answer, "status", 0) for answer in answers if answer is not None} <= {409}, answers
                 assert ended is None or resumed is None
                 if verb == "delete":
                     assert (ended is None) != (resumed is None), answers
-                if resumed is None and ended is not None:
-                    assert (await engine.wait(key)).status is COMPLETED
-        await calm(engine)
+                if ended is None and verb != "delete":
+                    assert (await engine.wait(key)).status is {"terminate": TERMINATED, "cancel": CANCELLED}[verb]
+                elif ended is None:
+                    await refused(engine.history(key), 404)
+                else:
+                    keys.append(key)
+        gate.open()
+        assert all([(await engine.wait(key)).status is COMPLETED for key in keys])
         strays = "select count(*) from dwarf.live l where not exists (select from dwarf.active a where a.flow_id = l.flow_id)"
         assert await one(engine, strays) == 0
         assert await invariants(engine) == []

@@ -9,6 +9,7 @@ The notes are lines of `step key, task, attempt, process`, appended by one write
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -145,10 +146,8 @@ async def drive(engine: Engine, key: str) -> Any:
         outcome = await engine.wait(key)
         if outcome.status is not Status.INTERRUPTED:
             return outcome
-        try:
+        with contextlib.suppress(Conflict):  # another process has answered
             await engine.resume(key, ANSWER)
-        except Conflict:
-            pass  # another process has answered
 
 
 def arm(point: str, kind: str, task: str, count: int) -> None:

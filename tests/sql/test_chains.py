@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dwarf.batch import ChildStart, Entry, lay_out
+from dwarf.batch import ChildStart, Entry, cut_chain, lay_out
 from dwarf.record import Child, Kind, NewBranch, Record, Via
 from dwarf.status import StepStatus
 from dwarf.testing.databases import fresh_database
@@ -202,6 +202,22 @@ def test_a_chain_leaves_what_its_steps_would_have_left_one_by_one(desk: Desk, st
             desk.applied(each, at=2)
         assert left(desk, first[0]) == left(desk, second[0]), name
     assert [fault for fault in desk.all(INVARIANTS.replace("%", "%%")) if "stands on a state" not in str(fault)] == []
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_chain_cut_into_steps_leaves_what_it_would_have_left(desk: Desk, prefix: str, end: str) -> None:
+    make = branch if ENDS[end]["kind"] is Kind.ARRIVE else retried
+    whole, cut = make(desk), make(desk)
+    desk.applied(as_chain(desk, whole, PREFIXES[prefix], ENDS[end]), at=2)
+    waiting = [as_chain(desk, cut, PREFIXES[prefix], ENDS[end])]
+    while waiting:
+        each = waiting.pop(0)
+        if each.prefix:
+            waiting = [*cut_chain(each), *waiting]
+        else:
+            desk.applied(each, at=2)
+    assert left(desk, whole[0]) == left(desk, cut[0])
 
 
 # ---- the fence ----

@@ -820,6 +820,19 @@ def test_a_claim_of_nothing(desk: Desk, quotas: dict[str, int]) -> None:
     assert desk.claim_these() == []
 
 
+@pytest.mark.row("G32")
+def test_a_claim_behind_a_cursor_leaves_what_waits_for_longer(desk: Desk) -> None:
+    made = {(key, at): desk.create(1, claimed=False, at=at, fairness_keys=key)[0] for key in "kl" for at in range(3)}
+    claim = desk.store.claim
+    taken = {
+        row.flow_id
+        for half in (0, 1)
+        for row in desk.do(claim(desk.session, {"k": 9, "l": 9}, half=half, priority=3, since={"k": micros(minute(1))}))
+    }
+    assert taken == {flow_id for (key, at), flow_id in made.items() if key == "l" or at >= 1}, "what became due at the cursor is behind it"
+    assert [row.flow_id for row in desk.claim(key="k")] == [made["k", 0]]
+
+
 def test_what_a_claim_returns(desk: Desk) -> None:
     [flow_id] = desk.create(claimed=False, inputs=b'{"i":1}', baggage=b'{"b":1}', fairness_keys="k")
     flow, row = desk.flow(flow_id), desk.row(flow_id)
