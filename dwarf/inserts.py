@@ -34,6 +34,11 @@ class Inserts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = 0  # of the tasks, those that will look once more who waits
 
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing is being stored and nobody waits."""
+        return not self._running and not self._waiting
+
     async def insert(self, flows: list[NewFlow], *, patience: float) -> list[int]:
         """Store flows and return their ids, in order. Never tried again when it may have been done.
 
@@ -86,14 +91,18 @@ class Inserts:
         return batch
 
     async def _store(self, batch: Sequence[Waiting]) -> None:
-        new = columns([flow for flows, _, _ in batch for flow in flows])
         patience = max(patience for _, _, patience in batch)
-        ids, _ = await self._pool.run(partial(Reads.create_flows, new=new), is_repeatable=False, patience=patience)
+        ids = await self._create([flow for flows, _, _ in batch for flow in flows], patience=patience)
         first = 0
         for flows, done, _ in batch:
             if not done.done():
                 done.set_result(ids[first : first + len(flows)])
             first += len(flows)
+
+    async def _create(self, flows: Sequence[NewFlow], *, patience: float) -> list[int]:
+        """Store the flows of a batch in one statement and return their ids. A dispatcher does more."""
+        ids, _ = await self._pool.run(partial(Reads.create_flows, new=columns(flows)), is_repeatable=False, patience=patience)
+        return ids
 
 
 def _fail(batch: Sequence[Waiting], error: Exception) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from dwarf.batch import Batch, Entry, lay_out
+from dwarf.batch import Batch, Entry, cut_chain, lay_out
 from dwarf.database import Connection, Disposition, classify
 from dwarf.errors import DwarfError
 from dwarf.store import Recorded, Store
@@ -114,11 +114,21 @@ class LaneWriter:
             written = await self._write(entries[:middle], now, may_fail=may_fail)
             written.add(await self._write(entries[middle:], now, may_fail=may_fail))
             return written
+        if entries[0].prefix:
+            return await self._cut(entries[0], now, may_fail=may_fail)
         if not may_fail:
             return Written(unstorable=[(entries[0], text)])
         written = await self._write([self._fail(entries[0], text)], now, may_fail=False)
         if not written.unstorable:
             written.poisoned.append((entries[0], text))
+        return written
+
+    async def _cut(self, entry: Entry, now: int | None, *, may_fail: bool) -> Written:
+        """Record a chain that cannot be stored as a whole: its first step, then, if that applied, the rest."""
+        first, rest = cut_chain(entry)
+        written = await self._write([first], now, may_fail=may_fail)
+        if not (written.missed or written.poisoned or written.unstorable):
+            written.add(await self._write([rest], now, may_fail=may_fail))
         return written
 
     async def _record(self, batch: Batch, now: int | None) -> Recorded:

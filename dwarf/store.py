@@ -283,10 +283,25 @@ class Store:
         )
         return read_rows(ClaimedRow, CLAIMED, columns)
 
-    async def claim_oldest(self, session: int, quotas: Mapping[str, int], *, priority: int, now: int | None = None) -> list[ClaimedRow]:
+    async def claim_oldest(
+        self,
+        session: int,
+        quotas: Mapping[str, int],
+        *,
+        priority: int,
+        since: Mapping[str, int] | None = None,
+        now: int | None = None,
+    ) -> list[ClaimedRow]:
         """Claim due rows of one band and both halves, at most `quotas[key]` of each fairness key, oldest first in a key."""
-        keys, counts = (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY), (int4_array(list(quotas.values())), arrays.INT4_ARRAY)
-        columns = await self._call("claim_oldest", _int4(session), (int2(priority), INT2), keys, counts, _time(now))
+        columns = await self._call(
+            "claim_oldest",
+            _int4(session),
+            (int2(priority), INT2),
+            (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY),
+            (int4_array(list(quotas.values())), arrays.INT4_ARRAY),
+            (arrays.micros_array([since.get(key) for key in quotas]) if since else None, arrays.TIMESTAMPTZ_ARRAY),
+            _time(now),
+        )
         return read_rows(ClaimedRow, CLAIMED, columns)
 
     async def claim_these(self, session: int, rows: Sequence[tuple[int, int]], *, now: int | None = None) -> list[ClaimedRow]:

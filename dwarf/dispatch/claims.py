@@ -6,14 +6,17 @@ that better ones leave over; in a band, what a key does not use of its quota the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
+from dwarf.cursors import Cursors
 from dwarf.fairness import Shares
 from dwarf.rows import ClaimedRow
 from dwarf.store import DueKey, Store
 
 KEYS_OBSERVED_MAX = 1_000  # of a half and band, in one look
 CLAIM_ROWS_MAX = 500  # of one statement
+BOTH_HALVES = 2  # the place of the cursor of claims from both
 
 
 class Claimer:
@@ -23,6 +26,8 @@ class Claimer:
         self._session = session
         self._halves: tuple[int, ...] = ()  # in the order in which they are claimed; none when the session is alone
         self._shares: dict[int, Shares] = {}
+        self._cursors = Cursors()
+        self._clock = time.monotonic
         self.waiting_band: int | None = None  # the best band that was left with due work at the last look
 
     async def claim(self, store: Store, keep: Callable[[], int], rows: list[ClaimedRow]) -> None:
@@ -44,6 +49,10 @@ class Claimer:
         """Tell whether a successor of this band may go on without a claim: nothing of its band or a better one waits."""
         return self.waiting_band is None or priority < self.waiting_band
 
+    def restart(self) -> None:
+        """Hear that rows have been handed back, which may wait for longer than what is claimed at the moment."""
+        self._cursors.restart()
+
     def see(self, dispatchers: Sequence[int]) -> None:
         """Learn which sessions dispatch. Alone, a key's steps are claimed by age; of two, each begins with a half of its own."""
         others = [session for session in dispatchers if session != self._session]
@@ -61,16 +70,27 @@ class Claimer:
             quotas = shares.quotas(weights, min(slots, CLAIM_ROWS_MAX))
             taken = dict.fromkeys(quotas, 0)
             if not halves:
-                _add(await store.claim_oldest(self._session, quotas, priority=priority), rows, taken)
+                _add(await self._take(store, BOTH_HALVES, priority, quotas), rows, taken)
             for half, keys in halves.items():
                 wanted = {key: quota - taken[key] for key, quota in quotas.items() if key in keys and quota > taken[key]}
                 if wanted:
-                    _add(await store.claim(self._session, wanted, half=half, priority=priority), rows, taken)
+                    _add(await self._take(store, half, priority, wanted), rows, taken)
             for name, count in taken.items():
                 shares.charge(name, count, weights[name])
             slots -= sum(taken.values())
             weights = {name: weight for name, weight in weights.items() if taken.get(name, 0) == quotas.get(name, 0)}
         return bool(weights)
+
+    async def _take(self, store: Store, half: int, priority: int, quotas: dict[str, int]) -> list[ClaimedRow]:
+        """Claim by quotas in one statement, behind what was claimed already where that is dear."""
+        began = self._clock()
+        since = self._cursors.since(half, priority, now=began)
+        if half == BOTH_HALVES:
+            claimed = await store.claim_oldest(self._session, quotas, priority=priority, since=since)
+        else:
+            claimed = await store.claim(self._session, quotas, half=half, priority=priority, since=since)
+        self._cursors.note(half, priority, claimed, began=began, ended=self._clock())
+        return claimed
 
 
 def _by_band(due: list[DueKey]) -> dict[int, list[DueKey]]:

@@ -33,7 +33,7 @@ from dwarf.dispatch.session import Session, Terms
 from dwarf.errors import ShardUnavailable
 from dwarf.lanes import LaneWriter, Written
 from dwarf.new_flow import NewFlow
-from dwarf.pool import Pool
+from dwarf.pool import PATIENCE_SECONDS, Pool, Unreached
 from dwarf.record import Kind, Todo
 from dwarf.rows import ClaimedRow, SweptRow
 from dwarf.status import StepStatus
@@ -154,7 +154,6 @@ class Dispatcher:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_for_ever())
             group.create_task(self._recorder.run())
-            group.create_task(self._creates.run())
             group.create_task(self._session.renew())
             group.create_task(self._session.sweep(self._count_swept))
             group.create_task(self._reconcile_for_ever())
@@ -186,8 +185,6 @@ class Dispatcher:
         """End the session in good order, or leave it to its end as a crash does."""
         for task in self._loads:
             task.cancel()
-        if self.session:
-            self._creates.fail_all(ShardUnavailable("the engine has been shut down"))
         if in_order:
             try:
                 async with asyncio.timeout(END_SECONDS_MAX):
@@ -203,11 +200,11 @@ class Dispatcher:
         """Tell that there may be work."""
         self._doorbell.set()
 
-    async def create(self, flows: Sequence[NewFlow]) -> list[int]:
-        """Create flows and return their ids. Raises `ShardUnavailable`."""
+    async def create(self, flows: list[NewFlow], *, patience: float = PATIENCE_SECONDS) -> list[int]:
+        """Create flows and return their ids. Raises `Unreached` and `ShardUnavailable`."""
         if self._draining:
-            raise ShardUnavailable("the engine is shutting down")
-        return await self._creates.create(flows)
+            raise Unreached("the engine is shutting down")
+        return await self._creates.insert(flows, patience=patience)
 
     # ---- executors ----
 
@@ -466,6 +463,7 @@ class Dispatcher:
         await self._release_rows(rows)
 
     async def _release_rows(self, rows: list[tuple[int, int, int, bool]]) -> None:
+        self._claimer.restart()
         self.counters.released += await self._control.run(lambda store: store.release(self.session, rows))
         self._notice()
 
@@ -525,6 +523,7 @@ class Dispatcher:
 
     def _count_swept(self, swept: list[SweptRow]) -> None:
         self.counters.swept += len(swept)
+        self._claimer.restart()
         for row in swept:
             log.warning("step of branch %d of flow %d is pending again: its %s has ended", row.branch, row.flow_id, row.why)
         self.ring()

@@ -1,11 +1,12 @@
 -- Claim due rows of one band, of both halves alike: for each key at most its quota, oldest first. For a dispatcher that is alone on
 -- the shard, so that a key's steps start in the order of their age. Which rows are the oldest is read without locks; then they are
--- locked, and those that others hold or took meanwhile are left out.
+-- locked, and those that others hold or took meanwhile are left out. p_since as in claim_v1.
 create function dwarf.claim_oldest_v1(
   p_session int
 , p_priority smallint
 , p_keys text[]
 , p_quotas int[]
+, p_since timestamptz[] default null
 , p_now timestamptz default null
 ) returns setof dwarf.claimed
 language plpgsql rows 200
@@ -24,19 +25,21 @@ declare
   v_branch bigint[];
 begin
   select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
-  from unnest(p_keys, p_quotas) q(fairness_key, quota)
+  from unnest(p_keys, p_quotas, p_since) q(fairness_key, quota, since)
   cross join lateral (
     select u.flow_id, u.branch
     from (
       (
         select a.claimable, a.flow_id, a.branch from dwarf.active a
         where a.claimable is not null and a.half = 0 and a.priority = p_priority and a.fairness_key = q.fairness_key
+        and a.claimable >= coalesce(q.since, '-infinity')
         order by a.claimable, a.flow_id, a.branch limit q.quota
       )
       union all
       (
         select a.claimable, a.flow_id, a.branch from dwarf.active a
         where a.claimable is not null and a.half = 1 and a.priority = p_priority and a.fairness_key = q.fairness_key
+        and a.claimable >= coalesce(q.since, '-infinity')
         order by a.claimable, a.flow_id, a.branch limit q.quota
       )
     ) u

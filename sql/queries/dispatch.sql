@@ -48,7 +48,7 @@ select
   , c.reason
   , c.baggage
   , c.input
-from dwarf.claim_oldest_v1($1, $2, $3, $4, $5) as c;
+from dwarf.claim_oldest_v1($1, $2, $3, $4, $5, $6) as c;
 
 -- name: look
 -- Wake sleepers whose time has come, tell whether signals wait, and which dispatchers there are.

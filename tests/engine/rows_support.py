@@ -17,7 +17,7 @@ from typing import Any, ParamSpec
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from dwarf import END, App, Flow, Graph, Outcome, Status, Step
+from dwarf import END, App, Conflict, Flow, Graph, Outcome, Status, Step
 from dwarf.keys import FlowKey, branch_seq
 from dwarf.testing import EngineUnderTest
 from tests.strategies import sketch
@@ -146,7 +146,7 @@ async def calm(engine: EngineUnderTest) -> timedelta | None:
     watcher = await asyncio.to_thread(Watcher, engine.dsn)
     try:
         while True:
-            count, wait = await until(lambda: watcher.busy(), "the database answers")
+            count, wait = watcher.busy()
             if not count and (wait is None or wait > timedelta(0)):
                 return wait
             await asyncio.sleep(LOOK_SECONDS)
@@ -225,14 +225,21 @@ def shape(steps: list[Step]) -> list[tuple[str, str]]:
 
 async def refused(call: Awaitable[Any], status: int, *says: str) -> Exception:
     """Expect a call to be refused with a status, in a text that says what is asked for and shows no token."""
+    answer: Any = (await asyncio.gather(call, return_exceptions=True))[0]
+    assert isinstance(answer, Exception), f"not refused with {status}: {answer!r}"
+    assert getattr(answer, "status", None) == status, answer
+    for text in says:
+        assert text in str(answer), (text, str(answer))
+    return answer
+
+
+async def done(call: Awaitable[Any]) -> bool:
+    """Tell whether a call that races with others was done, or refused as coming too late (409)."""
     try:
-        answer = await call
-    except Exception as error:
-        assert getattr(error, "status", None) == status, (error, getattr(error, "status", None))
-        for text in says:
-            assert text in str(error), (text, str(error))
-        return error
-    raise AssertionError(f"not refused with {status}: {answer!r}")
+        await call
+    except Conflict:
+        return False
+    return True
 
 
 def unknown(key: str) -> str:

@@ -117,6 +117,73 @@ def test_closing_under_load_runs_nothing_twice_and_hands_the_rest_on() -> None:
     run(test())
 
 
+class Gate:
+    """Holds up the answers to one statement of a store, after it has been done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.arrived, self.opened = asyncio.Event(), asyncio.Event()
+        for name in names:
+            monkeypatch.setattr(Store, name, self._held_up(getattr(Store, name)))
+
+    def _held_up(self, original: Any) -> Any:
+        async def call(store: Store, *args: Any, **named: Any) -> Any:
+            found = await original(store, *args, **named)
+            if found:
+                self.arrived.set()
+                await self.opened.wait()
+            return found
+
+        return call
+
+
+def test_a_claim_that_is_under_way_when_it_closes_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work()
+
+    async def test() -> None:
+        with fresh_database(shared_server(), "claim_under_way") as dsn:
+            async with EngineUnderTest(work.app(), "x", dsns=[dsn], workers=0) as creator:
+                await creator.create_many([("line",)] * 3)
+            engine = EngineUnderTest(work.app(), "x", dsns=[dsn])
+            gate = Gate(monkeypatch, "claim_oldest", "claim")
+            await engine.start()
+            await gate.arrived.wait()
+            closing = asyncio.create_task(engine.close())
+            await until(lambda: engine._embedded[1].dispatcher._draining, "it is closing")
+            gate.opened.set()
+            await closing
+            assert owned(dsn) == 0
+            assert work.ran == {}
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_create_that_is_under_way_when_it_closes_is_answered(monkeypatch: pytest.MonkeyPatch, is_answered: bool) -> None:
+    """With the key, or else with the word that the flow may exist; never with a cancellation that its caller did not ask for."""
+    work = Work()
+
+    async def test() -> None:
+        with fresh_database(shared_server(), "create_under_way") as dsn:
+            engine = EngineUnderTest(work.app(), "x", dsns=[dsn], grace=10 if is_answered else 0.2)
+            await engine.start()
+            gate = Gate(monkeypatch, "create_flows")
+            creates = [asyncio.create_task(engine.create("line")) for _ in range(2)]
+            await gate.arrived.wait()
+            creates.append(asyncio.create_task(engine.create("line")))
+            closing = asyncio.create_task(engine.close())
+            await until(lambda: engine._embedded[1].dispatcher._draining, "it is closing")
+            if is_answered:
+                gate.opened.set()
+            await closing
+            made = await asyncio.wait_for(asyncio.gather(*creates, return_exceptions=True), 10)
+            if is_answered:
+                assert all(isinstance(each, str) for each in made[:2]), made
+                assert owned(dsn) == 0
+            assert all(isinstance(each, str | ShardUnavailable) for each in made), made
+
+    run(test())
+
+
 @pytest.mark.parametrize("nth", range(4))
 def test_whatever_is_under_way_when_it_closes_is_not_left_behind(nth: int) -> None:
     """Claims, creates and hand-backs that have been sent when the engine closes."""

@@ -91,15 +91,27 @@ def test_whatever_a_task_raises_fails_its_step_and_nothing_else(where: str) -> N
     run(test())
 
 
+class SlowHost:
+    """A host that has to fetch its graphs."""
+
+    async def load_graph(self, url: str) -> Graph:
+        await asyncio.sleep(0.01)
+        return Graph(url).add_transition("fine", END)
+
+    async def execute_task(self, url: str, flow: Flow) -> None:
+        raise AssertionError(url)
+
+
 def test_a_task_that_cancels_itself_and_calls_a_child_fails() -> None:
     app = raising_app()
+    app.mount("slow:", SlowHost())
 
     @single(app, "self-cancelling")
     async def self_cancelling(flow: Flow) -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        flow.subgraph("fine")
+        flow.subgraph("slow:child")
 
     async def test() -> None:
         async with EngineUnderTest(app, "self_cancelling") as engine:

@@ -161,7 +161,7 @@ async def test_what_a_create_accepts_at_the_limits(dwarf_engine: Make) -> None:
             {"fairness_weight": 1_048_576}, {"fairness_weight": 0.01}, {"fairness_key": "k" * 256}, {"fairness_key": "A-z_0.9"},
             {"baggage": {"x": "y" * 1_000_000}},
         ):  # fmt: skip
-            await engine.create("g", None, FlowOptions(**members))  # type: ignore[arg-type]
+            await engine.create("g", None, FlowOptions(**members))
         budgets = {row.budget_ms for row in await sql(engine, "select budget_ms from dwarf.live")}
         assert {1, 2**31 - 1, 86_400_000, 120_000} == budgets
         weights = {row.weight for row in await sql(engine, "select weight from dwarf.live")}
@@ -187,7 +187,7 @@ class Moody(App):
         return self.mood  # type: ignore[no-any-return]
 
 
-class Teapot(Exception):  # noqa: N818
+class Teapot(Exception):
     status = 418
 
 
@@ -302,21 +302,21 @@ async def test_malformed_keys_are_refused_by_every_verb(dwarf_engine: Make) -> N
     async with dwarf_engine(make_app({"g": "A->END"})) as engine:
         key, _ = await engine.run("g")
         shard, hour, low, token = key.split("-")
-        bad = ["", "x", "1", f"{hour}-{low}-{token}", f"{key}-1", f"0-{hour}-{low}-{token}", f"-1-{hour}-{low}-{token}", f"a-{hour}-{low}-{token}",
+        bad: list[Any] = ["", "x", "1", f"{hour}-{low}-{token}", f"{key}-1", f"0-{hour}-{low}-{token}", f"-1-{hour}-{low}-{token}", f"a-{hour}-{low}-{token}",
                f"{shard}-b-{low}-{token}", f"{shard}-{hour}-c-{token}", f"{shard}-{hour}-{low}-", key.upper() + "G", f" {key}", f"{key} ", None, 7,
                f"01-{hour}-{low}-{token}", f"{shard}-{hour}-{low}-{token[:15]}", f"{shard}-{hour}-{10**30}-{token}"]  # fmt: skip
-        verbs = [engine.wait, engine.poll, engine.snapshot, engine.fingerprint, engine.history, engine.history_mermaid, engine.resume,
+        verbs: list[Any] = [engine.wait, engine.poll, engine.snapshot, engine.fingerprint, engine.history, engine.history_mermaid, engine.resume,
                  engine.cancel, engine.terminate, engine.delete, engine.step]  # fmt: skip
         for name in ("fork", "continue_flow"):
             verbs += [getattr(engine, name)] if hasattr(engine, name) else []
         for verb in verbs:
             for text in bad:
-                await refused(verb(text), 400)  # type: ignore[operator]
+                await refused(verb(text), 400)
         for verb in verbs:
             if verb in (engine.step, getattr(engine, "fork", None)):
                 continue
             for text in (unknown(key), wrong_token(key), f"7-{hour}-{low}-{token}"):
-                error = await refused(verb(text), 404)  # type: ignore[operator]
+                error = await refused(verb(text), 404)
                 assert token not in str(error)
                 assert text.rsplit("-", 1)[1] not in str(error)
 

@@ -59,8 +59,8 @@ async def test_deadlines_of_waits_leave_the_flow_alone(dwarf_engine: Make) -> No
         polled = asyncio.create_task(engine.poll(key, NO_ROOM))
         gate.open()
         assert (await polled).status is COMPLETED
-        for timeout in (None, 0, SHORT):  # stopped already: even a spent deadline has the outcome
-            assert (await engine.poll(key, timeout)).status is COMPLETED
+        for spent in (None, 0, SHORT):  # stopped already: even a spent deadline has the outcome
+            assert (await engine.poll(key, spent)).status is COMPLETED
         assert (await engine.wait(key)).status is COMPLETED
         assert gate.entered == 1
 
@@ -341,11 +341,11 @@ async def test_a_child_key_reads_its_own_subtree_and_drives_nothing(dwarf_engine
         assert (await engine.fingerprint(child))[0] != text
 
         async def drive() -> None:
-            verbs = [engine.resume, engine.cancel, engine.terminate, engine.delete]
+            verbs: list[Any] = [engine.resume, engine.cancel, engine.terminate, engine.delete]
             verbs += [getattr(engine, name) for name in ("continue_flow",) if hasattr(engine, name)]
             for verb in verbs:
                 before = await engine.fingerprint(child)
-                await refused(verb(child), 400)  # type: ignore[operator]
+                await refused(verb(child), 400)
                 assert await engine.fingerprint(child) == before
             await refused(engine.create("g", None, FlowOptions(thread_key=child)), 400)
 

@@ -90,7 +90,9 @@ async def test_a_child_gets_its_input_alone_and_the_options_of_its_parent(dwarf_
         import psycopg
 
         with psycopg.connect(engine.dsns[shard - 1]) as connection:
-            rows = connection.execute("select weight, budget_ms, flow_id = thread_id from dwarf.flows where caller_flow is not null").fetchall()
+            rows = connection.execute(
+                "select weight, budget_ms, flow_id = thread_id from dwarf.flows where caller_flow is not null"
+            ).fetchall()
         assert rows == [(7.0, 33_000, True)] * 3
 
 
@@ -191,7 +193,9 @@ async def test_a_child_that_fails_by_its_last_arrival_releases_its_waiters(dwarf
         raise TaskError(f"branch {flow['n']} broke")
 
     child = sketch("S->A->J S->B->J S->C->J J⊕ J->END")
-    async with dwarf_engine(make_app({"g": "P->END", "child": child}, {"P": calls("child", {"n": 1}), "A": boom, "B": boom, "C": last})) as engine:
+    async with dwarf_engine(
+        make_app({"g": "P->END", "child": child}, {"P": calls("child", {"n": 1}), "A": boom, "B": boom, "C": last})
+    ) as engine:
         key = await engine.create("g")
         await gate.reached()
         waits = [asyncio.create_task(engine.wait(each)) for each in (keys[0], key)]

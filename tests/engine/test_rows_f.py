@@ -41,7 +41,7 @@ class Order:
         self.gate = Gate()
 
     def app(self, graphs: dict[str, Graph | str] | None = None) -> App:
-        tasks = {"A": self.note, "B": self.note, "C": self.note, "Hold": self.gate}
+        tasks: dict[str, Any] = {"A": self.note, "B": self.note, "C": self.note, "Hold": self.gate}
         return make_app({"hold": "Hold->END", "g": "A->END", "long": "A->B->C->END", **(graphs or {})}, tasks)
 
     async def note(self, flow: Flow) -> None:
@@ -453,7 +453,8 @@ async def test_fan_ins_fold_in_array_order_whoever_ends_first(dwarf_engine: Make
         key = await engine.create("flat", {"xs": [0, 1, 2, 3]})
         outcome = await settle(engine, key)
         assert outcome.state["log"] == ["s", *(f"{n}{part}" for n in range(4) for part in "ab")]
-        for state in ({"xs": []}, {}, {"xs": None}):
+        empty: list[dict[str, Any]] = [{"xs": []}, {}, {"xs": None}]
+        for state in empty:
             joins.clear()
             _, outcome = await engine.run("flat", state)
             assert (outcome.status, joins) == (COMPLETED, [["s"]])

@@ -72,9 +72,9 @@ async def test_delete_on_completion_keeps_the_outcome_for_a_minute_and_nothing_e
         waiting = asyncio.create_task(engine.wait(key))
         assert await waiting == outcome
         await removed(engine, key, *children)
-        for read in (engine.snapshot, engine.wait, engine.poll, engine.history, engine.delete):
+        for verb in (engine.snapshot, engine.wait, engine.poll, engine.history, engine.delete):
             for each in (key, *children):
-                await refused(read(each), 404)
+                await refused(verb(each), 404)
         assert await one(engine, ROWS) == 0
 
 
@@ -178,7 +178,9 @@ async def test_an_idempotency_key_is_free_again_once_its_flow_is_removed(dwarf_e
 @on_loop
 async def test_flows_that_are_too_old_are_terminated(dwarf_engine: Make) -> None:
     ran: list[str] = []
-    app = make_app({"ask": "A->B->END", "sleep": "S->B->END"}, {"A": asks, "S": lambda flow: flow.sleep(9e6), "B": lambda flow: ran.append("B")})
+    app = make_app(
+        {"ask": "A->B->END", "sleep": "S->B->END"}, {"A": asks, "S": lambda flow: flow.sleep(9e6), "B": lambda flow: ran.append("B")}
+    )
     async with dwarf_engine(app, sweep_seconds=1, flow_expiration=86_400) as engine:
         old = [await engine.create(url) for url in ("ask", "sleep")]
         await calm(engine)

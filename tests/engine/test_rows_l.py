@@ -26,12 +26,12 @@ from tests.engine.rows_support import (
 from tests.strategies import sketch
 
 
-class Unwell(Exception):  # noqa: N818
+class Unwell(Exception):
     status = 429
     properties = {"after": 5, "odd": {1, 2}, "secret": object()}  # noqa: RUF012
 
 
-class Mute(Exception):  # noqa: N818
+class Mute(Exception):
     def __str__(self) -> str:
         raise ValueError("cannot even say it")
 
@@ -62,7 +62,7 @@ async def test_what_a_task_raises_reaches_its_handler_or_fails_the_flow(dwarf_en
         (TypeError("not a number"), "not a number", 500, {}),
         (KeyError("field"), "KeyError: 'field'", 500, {}),
         (ValueError(), "ValueError", 500, {}),
-        (ZeroDivisionError("ä 🧌 \"quoted\""), "ä 🧌 \"quoted\"", 500, {}),
+        (ZeroDivisionError('ä 🧌 "quoted"'), 'ä 🧌 "quoted"', 500, {}),
         (SystemExit("out"), "out", 500, {}),
         (GeneratorExit("gone"), "gone", 500, {}),
         (TimeoutError("late"), "late", 500, {}),
@@ -257,7 +257,14 @@ async def test_what_the_engine_finds_wrong_takes_no_handler(dwarf_engine: Make) 
 @pytest.mark.row("L15", "L7", "A15")
 @on_loop
 async def test_values_that_cannot_be_stored_fail_the_task_where_they_are_written(dwarf_engine: Make) -> None:
-    bad = {"nan": float("nan"), "inf": [1, float("-inf")], "surrogate": {"a": "\ud800"}, "bytes": b"raw", "object": object(), "keys": {1: 2}}
+    bad = {
+        "nan": float("nan"),
+        "inf": [1, float("-inf")],
+        "surrogate": {"a": "\ud800"},
+        "bytes": b"raw",
+        "object": object(),
+        "keys": {1: 2},
+    }
     seen: dict[str, str] = {}
 
     def task(flow: Flow) -> None:
@@ -270,7 +277,9 @@ async def test_values_that_cannot_be_stored_fail_the_task_where_they_are_written
         flow["b64"] = dwarf.b64(b"raw\x00")
         flow["order"] = {"lines": [float("nan")]}
 
-    async with dwarf_engine(make_app({"g": "A->END A-e->H->END", "n": "N->END"}, {"A": task, "N": lambda flow: flow.set("nul", "a\x00b")})) as engine:
+    async with dwarf_engine(
+        make_app({"g": "A->END A-e->H->END", "n": "N->END"}, {"A": task, "N": lambda flow: flow.set("nul", "a\x00b")})
+    ) as engine:
         _, outcome = await engine.run("g")
         assert outcome.status is COMPLETED
         assert outcome.state["onErr"]["statusCode"] == 400
@@ -395,7 +404,12 @@ async def test_a_typed_task_that_cannot_read_its_input_fails_alone(dwarf_engine:
     async with dwarf_engine(make_app({"g": "A->END A-e->H->END"}, {"A": typed})) as engine:
         _, outcome = await engine.run("g", {"line": {"sku": "a", "count": 3}})
         assert outcome.state == {"line": {"sku": "a", "count": 3}, "total": 3, "note": "none"}
-        for state, text in (({}, "line"), ({"line": {"sku": "a"}}, "count"), ({"line": {"sku": 1, "count": 1}}, "sku"), ({"line": []}, "line")):
+        for state, text in (
+            ({}, "line"),
+            ({"line": {"sku": "a"}}, "count"),
+            ({"line": {"sku": 1, "count": 1}}, "sku"),
+            ({"line": []}, "line"),
+        ):
             _, outcome = await engine.run("g", state)
             assert outcome.status is COMPLETED
             assert text in outcome.state["onErr"]["error"], outcome.state

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
-import pytest
 
 from dwarf import App, Graph, Outcome, Status, Step, TaskError
 from dwarf.flow import Flow
@@ -31,7 +30,11 @@ CHILD_DEPTH_MAX = 2
 FLOWS = 6
 TEXTS = ["", "ä\n\"\\'", "🧌" * 3, "nul\x00nul", "x" * 9_000, 2**70, -(2**63) - 1, 0.1, [], {"a": [None, {"b": "\u2028"}]}]
 ROUNDS = settings(
-    max_examples=int(os.environ.get("ROUNDS", "5")), deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
+    max_examples=int(os.environ.get("ROUNDS", "5")),
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
 )
 
 
