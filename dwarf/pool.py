@@ -121,7 +121,7 @@ class Pool:
         if isinstance(failure, DwarfError):
             raise failure
         if self.is_closed:
-            raise self._closed() from failure
+            raise (self._closed() if may_repeat else self._unavailable(failure, is_sent=True)) from failure
         match classify(failure):
             case Disposition.RETRY_WHOLE if contended < CONTENTION_ATTEMPTS_MAX - 1:
                 return CONTENTION_PAUSE_SECONDS * (contended + 1)

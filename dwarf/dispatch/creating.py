@@ -21,16 +21,16 @@ HOUR_SHIFT = 36
 
 
 class Creates(Inserts):
-    """`room(flows)` tells how many of them may be born claimed and reserves nothing; `on_born` gets their rows, `on_due` hears
-    of others."""
+    """`room(flows)` tells whether they may be born claimed, and keeps slots for them until `on_born` gets their rows, or none;
+    `on_due` hears of others."""
 
     def __init__(
         self,
         pool: Pool,
         session: int,
         *,
-        room: Callable[[Sequence[NewFlow]], int],
-        on_born: Callable[[list[ClaimedRow]], None],
+        room: Callable[[Sequence[NewFlow]], bool],
+        on_born: Callable[[list[ClaimedRow], int], None],
         on_due: Callable[[], None],
     ) -> None:
         super().__init__(pool)
@@ -38,15 +38,20 @@ class Creates(Inserts):
         self._room, self._on_born, self._on_due = room, on_born, on_due
 
     async def _create(self, flows: Sequence[NewFlow], *, patience: float) -> list[int]:
-        is_born = len(flows) <= self._room(flows) and all(flow.start_at is None for flow in flows)
+        is_born = all(flow.start_at is None for flow in flows) and self._room(flows)
         session, new = self._session if is_born else None, columns(flows)
-        ids, created_at = await self._pool.run(
-            lambda store: store.create_flows(new, session=session), is_repeatable=False, patience=patience
-        )
-        faults.reach("create.committed", ids)
-        if is_born:
-            self._on_born([born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)])
-        else:
+        rows: list[ClaimedRow] = []
+        try:
+            ids, created_at = await self._pool.run(
+                lambda store: store.create_flows(new, session=session), is_repeatable=False, patience=patience
+            )
+            faults.reach("create.committed", ids)
+            if is_born:
+                rows = [born_row(flow, flow_id, created_at) for flow, flow_id in zip(flows, ids, strict=True)]
+        finally:
+            if is_born:
+                self._on_born(rows, len(flows))
+        if not is_born:
             self._on_due()
         return ids
 

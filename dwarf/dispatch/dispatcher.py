@@ -382,15 +382,15 @@ class Dispatcher:
 
     # ---- born claimed ----
 
-    def _room(self, flows: Sequence[NewFlow]) -> int:
-        """Return how many of these flows may be born claimed."""
-        if not flows or self._draining or not all(self._claimer.may_start_at_once(flow.priority) for flow in flows):
-            return 0
-        self._ledger.creating = min(self._ledger.free, len(flows))
-        return self._ledger.creating
+    def _room(self, flows: Sequence[NewFlow]) -> bool:
+        """Tell whether these flows may be born claimed, and keep slots for them if so."""
+        if self._draining or not all(self._claimer.may_start_at_once(flow.priority) for flow in flows) or len(flows) > self._ledger.free:
+            return False
+        self._ledger.creating += len(flows)
+        return True
 
-    def _start_born(self, rows: list[ClaimedRow]) -> None:
-        self._ledger.creating = 0
+    def _start_born(self, rows: list[ClaimedRow], kept: int) -> None:
+        self._ledger.creating -= kept
         self.counters.born += len(rows)
         self.counters.claimed -= len(rows)
         self._hand_out(rows)

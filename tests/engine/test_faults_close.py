@@ -12,6 +12,7 @@ import pytest
 
 from dwarf import END, App, Conflict, Flow, Graph, ShardUnavailable, Status, faults
 from dwarf.dispatch.session import SessionLost
+from dwarf.pool import Unreached
 from dwarf.store import Store
 from dwarf.testing.databases import create_database, fresh_database, template_database
 from dwarf.testing.engine import EngineUnderTest
@@ -118,10 +119,11 @@ def test_closing_under_load_runs_nothing_twice_and_hands_the_rest_on() -> None:
 
 
 class Gate:
-    """Holds up the answers to one statement of a store, after it has been done."""
+    """Holds up the answers to statements of a store, after they have been done: until it is opened, or `for_ever` in the server."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, for_ever: bool = False) -> None:
         self.arrived, self.opened = asyncio.Event(), asyncio.Event()
+        self.for_ever = for_ever
         for name in names:
             monkeypatch.setattr(Store, name, self._held_up(getattr(Store, name)))
 
@@ -130,6 +132,8 @@ class Gate:
             found = await original(store, *args, **named)
             if found:
                 self.arrived.set()
+                if self.for_ever:
+                    await store._connection.execute(b"select pg_sleep(3600)")
                 await self.opened.wait()
             return found
 
@@ -166,7 +170,7 @@ def test_a_create_that_is_under_way_when_it_closes_is_answered(monkeypatch: pyte
         with fresh_database(shared_server(), "create_under_way") as dsn:
             engine = EngineUnderTest(work.app(), "x", dsns=[dsn], grace=10 if is_answered else 0.2)
             await engine.start()
-            gate = Gate(monkeypatch, "create_flows")
+            gate = Gate(monkeypatch, "create_flows", for_ever=not is_answered)
             creates = [asyncio.create_task(engine.create("line")) for _ in range(2)]
             await gate.arrived.wait()
             creates.append(asyncio.create_task(engine.create("line")))
@@ -179,6 +183,8 @@ def test_a_create_that_is_under_way_when_it_closes_is_answered(monkeypatch: pyte
             if is_answered:
                 assert all(isinstance(each, str) for each in made[:2]), made
                 assert owned(dsn) == 0
+            else:
+                assert not isinstance(made[0], Unreached), "it was sent, and must not be tried elsewhere"
             assert all(isinstance(each, str | ShardUnavailable) for each in made), made
 
     run(test())

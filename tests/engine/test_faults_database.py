@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from tests.sql.plays import broken
 
 HEAVY = os.environ.get("DWARF_TEST_HEAVY") == "1"
 FLOWS = 40
+TABLES = ("dwarf.active", "dwarf.live", "dwarf.history", "dwarf.signals", "dwarf.lanes")
 END_BACKENDS = """
     select count(pg_terminate_backend(pid)) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid() and application_name like 'dwarf%'
 """
+
+OTHERS = " where datname = current_database() and pid <> pg_backend_pid()"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +130,7 @@ def ended(dsn: str, condition: str = "true") -> int:
 
 @pytest.mark.row("G9", "G10", "G34")
 @pytest.mark.parametrize("point", ["claim.sent", "claim.taken", "record.sent", "record.committed", "create.committed", "renew.sent"])
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, 2, 3] if HEAVY else [2])
 def test_all_connections_are_lost_at_a_point(point: str, times: int, tmp_path: Path) -> None:
     async def test() -> None:
         with fresh_database(shared_server(), "lost") as dsn:
@@ -135,8 +139,7 @@ def test_all_connections_are_lost_at_a_point(point: str, times: int, tmp_path: P
             def lose(_: object) -> None:
                 nonlocal left
                 if left:
-                    left -= 1
-                    assert ended(dsn)
+                    left -= bool(ended(dsn))
 
             with faults.armed(point, lose):
                 async with load(dsn, tmp_path / "notes", flows=8, session_seconds=6):
@@ -216,7 +219,7 @@ def test_a_database_frozen_for_less_than_a_lease(shaky: Server, shaky_dsn: str, 
         async with load(shaky_dsn, tmp_path / "notes") as work:
             await until(lambda: work.created > FLOWS // 2, "it works")
             with frozen(shaky):
-                await asyncio.sleep(10 if HEAVY else 3)
+                await asyncio.sleep(10 if HEAVY else 2)
 
     run(test())
 
@@ -227,7 +230,7 @@ def test_a_database_frozen_for_longer_than_a_lease(shaky: Server, shaky_dsn: str
         async with load(shaky_dsn, tmp_path / "notes", session_seconds=2, lost=True) as work:
             await until(lambda: work.created > FLOWS // 2, "it works")
             with frozen(shaky):
-                await asyncio.sleep(10 if HEAVY else 4)
+                await asyncio.sleep(10 if HEAVY else 3)
 
     run(test())
 
@@ -238,10 +241,14 @@ def test_a_restart_of_the_server_under_load(shaky: Server, shaky_dsn: str, tmp_p
     async def test() -> None:
         async with load(shaky_dsn, tmp_path / "notes") as work:
             for share in (1, 2):
-                await until(lambda share=share: work.created >= FLOWS * share // 3, "it works")
+                await until(partial(_has_created, work, FLOWS * share // 3), "it works")
                 await asyncio.to_thread(_restart, shaky, how)
 
     run(test())
+
+
+def _has_created(work: Load, count: int) -> bool:
+    return work.created >= count
 
 
 def _restart(server: Server, how: signal.Signals) -> None:
@@ -255,7 +262,7 @@ def test_a_server_that_is_down_for_longer_than_a_lease(shaky: Server, shaky_dsn:
         async with load(shaky_dsn, tmp_path / "notes", session_seconds=1, lost=True) as work:
             await until(lambda: work.created > FLOWS // 2, "it works")
             with down(shaky):
-                await asyncio.sleep(4)
+                await asyncio.sleep(2.5)
 
     run(test())
 
@@ -299,11 +306,11 @@ def test_others_take_all_connections_for_a_while(shaky: Server, shaky_dsn: str, 
     async def test() -> None:
         async with load(shaky_dsn, tmp_path / "notes") as work:
             await until(lambda: work.created > FLOWS // 2, "it works")
-            others = []
+            others: list[psycopg.Connection] = []
             try:
                 ended(shaky_dsn)
                 while True:
-                    others.append(await asyncio.to_thread(psycopg.connect, shaky.dsn()))
+                    others.append(await asyncio.to_thread(lambda: psycopg.connect(shaky.dsn())))
             except psycopg.OperationalError:
                 await asyncio.sleep(1)
             finally:
@@ -316,7 +323,7 @@ def test_others_take_all_connections_for_a_while(shaky: Server, shaky_dsn: str, 
 # ---- locks ----
 
 
-@pytest.mark.parametrize("table", ["dwarf.active", "dwarf.live", "dwarf.history", "dwarf.signals", "dwarf.lanes"])
+@pytest.mark.parametrize("table", TABLES if HEAVY else TABLES[:2])
 def test_a_table_locked_for_longer_than_a_lease_costs_nobody_the_session(table: str, tmp_path: Path) -> None:
     """What waits for the lock keeps no renewal waiting."""
 
@@ -326,7 +333,7 @@ def test_a_table_locked_for_longer_than_a_lease_costs_nobody_the_session(table: 
                 await until(lambda: work.created > 5, "it works")
                 async with await psycopg.AsyncConnection.connect(dsn) as connection:
                     await connection.execute(f"lock table {table} in access exclusive mode".encode())
-                    await asyncio.sleep(2)
+                    await asyncio.sleep(1.5)
 
     run(test())
 
@@ -351,5 +358,22 @@ def test_contention_is_no_failure_of_a_flow(monkeypatch: pytest.MonkeyPatch, tmp
             async with load(dsn, tmp_path / "notes", flows=10) as work:
                 pass
             assert work.done == 10
+
+    run(test())
+
+
+# ---- through a pooler ----
+
+
+def test_an_engine_behind_a_pooler(pgbouncer: Callable[..., Any], database: str, tmp_path: Path) -> None:
+    """In transaction mode, with fewer connections to the server than the engine has to it. A22, A23"""
+    pooler = pgbouncer(default_pool_size=4, server_idle_timeout=2)
+
+    async def test() -> None:
+        async with load(pooler.dsn(database), tmp_path / "notes", flows=20) as work:
+            await until(lambda: work.created > 10, "it works")
+            await asyncio.to_thread(number, database, "select count(pg_terminate_backend(pid)) from pg_stat_activity" + OTHERS)
+            await until(lambda: work.done > 10, "it works again")
+            await asyncio.to_thread(number, database, "select count(pg_terminate_backend(pid)) from pg_stat_activity" + OTHERS)
 
     run(test())

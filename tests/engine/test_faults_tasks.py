@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from dwarf import END, App, Flow, FlowOptions, Graph, Status
-from dwarf.executor import executor as executor_module
-from dwarf.executor import runs as runs_module
+from dwarf.decide import decide
+from dwarf.executor import runs
 from dwarf.store import Store
 from dwarf.testing.engine import EngineUnderTest
 from tests.engine.victims import until
@@ -242,7 +242,7 @@ POISON = 77
 
 @pytest.mark.parametrize("poison", [b'{"a": nonsense', b"\xff\xfe", b"{}\x00"])
 def test_a_value_that_the_server_refuses_fails_one_flow_of_many(poison: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = executor_module.finish
+    original = runs.finish
 
     def finish(run: Any, effect: Any) -> Any:
         record = original(run, effect)
@@ -250,7 +250,7 @@ def test_a_value_that_the_server_refuses_fails_one_flow_of_many(poison: bytes, m
             record.changes = poison
         return record
 
-    monkeypatch.setattr(executor_module, "finish", finish)
+    monkeypatch.setattr("dwarf.executor.executor.finish", finish)
 
     async def test() -> None:
         async with EngineUnderTest(two_steps(), "poison") as engine:
@@ -297,14 +297,14 @@ def test_a_batch_that_the_server_never_takes_does_not_hold_up_strangers(monkeypa
 
 
 def test_a_defect_in_deciding_fails_the_step_and_not_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = runs_module.decide
+    original = decide
 
-    def decide(graph: Any, step: Any, effect: Any) -> Any:
+    def defective(graph: Any, step: Any, effect: Any) -> Any:
         if step.task == "B" and step.input.state["n"] == POISON:
             raise ZeroDivisionError("a defect")
         return original(graph, step, effect)
 
-    monkeypatch.setattr(runs_module, "decide", decide)
+    monkeypatch.setattr("dwarf.executor.runs.decide", defective)
 
     async def test() -> None:
         async with EngineUnderTest(two_steps(), "defect") as engine:
@@ -351,7 +351,8 @@ def test_a_damaged_document_fails_its_step_and_holds_up_nobody() -> None:
             keys = await engine.create_many([("asleep", {"n": n}) for n in range(20)])
             with psycopg.connect(engine.dsn, autocommit=True) as connection:
                 await until(
-                    lambda: connection.execute("select count(*) from dwarf.history where state is not null").fetchone() == (20,), "they sleep"
+                    lambda: connection.execute("select count(*) from dwarf.history where state is not null").fetchone() == (20,),
+                    "they sleep",
                 )
                 connection.execute("update dwarf.history set state = '[1]' where flow_id = (select min(flow_id) from dwarf.history)")
             await engine.advance(3601)
@@ -470,7 +471,7 @@ NESTED.add_transition("Leaf", "Merge").set_fan_in("Merge").add_transition("Merge
 NESTED.add_transition("Join", END).set_reducer("total", "add").set_reducer("joined", "add")
 
 
-@pytest.mark.parametrize(("url", "width", "inner"), [("wide", 50_000 if HEAVY else 5_000, 1), ("nested", 300 if HEAVY else 60, 30)])
+@pytest.mark.parametrize(("url", "width", "inner"), [("wide", 50_000 if HEAVY else 3_000, 1), ("nested", 300 if HEAVY else 60, 30)])
 def test_a_wide_fan_out_takes_few_commits(url: str, width: int, inner: int) -> None:
     app = App()
     app.add_graph("wide", WIDE)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -155,7 +154,7 @@ def arm(point: str, kind: str, task: str, count: int) -> None:
     wanted = Kind[kind]
     seen = 0
 
-    def action(pairs: Iterable[Any]) -> None:
+    def action(pairs: Any) -> None:
         nonlocal seen
         seen += sum(entry.record.kind is wanted and held.row.task == task for held, entry in pairs)
         if seen >= count:
