@@ -54,6 +54,7 @@ class EmbeddedShard:
         self._resources: Any = None
         self._supervisor: asyncio.Task[None] | None = None
         self._dispatcher: Dispatcher | None = None
+        self._is_stopping = False
         self.sessions_lost = 0
 
     @property
@@ -75,11 +76,15 @@ class EmbeddedShard:
 
     async def stop(self, grace: float) -> None:
         """Wait at most `grace` seconds for running tasks, hand the rest back, and end the session."""
-        dispatcher = self._dispatcher
-        if dispatcher is not None:
-            try:
-                await dispatcher.drain(grace)
-            except ShardUnavailable as error:
+        self._is_stopping = True
+        if self._dispatcher is not None and self._supervisor is not None:
+            drain = asyncio.get_running_loop().create_task(self._dispatcher.drain(grace))
+            try:  # a session that is lost meanwhile has nothing left to wait for
+                await asyncio.wait({drain, self._supervisor}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                drain.cancel()
+            [error] = await asyncio.gather(drain, return_exceptions=True)
+            if isinstance(error, Exception):
                 log.warning("shard %d: %s", self.shard.index, error)
         await self._end(in_order=True)
 
@@ -124,6 +129,8 @@ class EmbeddedShard:
                 log.warning("shard %d: dispatching ended and starts anew: %s", self.shard.index, _root(error))
             self._dispatcher = None
             await dispatcher.close(in_order=False)
+            if self._is_stopping:
+                return
             while self._dispatcher is None and self._supervisor is not None:
                 await asyncio.sleep(RESTART_PAUSE_SECONDS[min(attempt, len(RESTART_PAUSE_SECONDS) - 1)])
                 attempt += 1

@@ -11,6 +11,7 @@ A database that cannot be asked ends no wait. A flow that is gone ends it with `
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
@@ -56,6 +57,7 @@ class WaitHub:
         self._watches: dict[int, set[Watch]] = {}
         self._fresh: list[int] = []  # not yet in the plan
         self._plan: list[tuple[float, int, float, list[int]]] = []  # when to look, a number, seconds since the last look, at whom
+        self._looks: dict[int, float] = {}  # when each flow is looked at next; what else the plan says of it is out of date
         self._numbers = count()
         self._due = 0.0  # when the task looks next
         self._named: set[int] = set()
@@ -135,6 +137,7 @@ class WaitHub:
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
             self._plan.clear()
+            self._looks.clear()
             self._task = loop.create_task(self._run(), name=f"waits of shard {self._shard}")
         elif self._due > loop.time() + LOOK_SECONDS_MIN:
             self._is_called.set()
@@ -146,7 +149,8 @@ class WaitHub:
         while self._watches:
             fresh, self._fresh = self._fresh, []
             if fresh:
-                self._schedule(clock() + max(LOOK_SECONDS_MIN, silence), LOOK_SECONDS_MIN, fresh)
+                at = clock() + max(LOOK_SECONDS_MIN, silence)
+                self._schedule(at, LOOK_SECONDS_MIN, [each for each in dict.fromkeys(fresh) if self._looks.get(each, math.inf) > at])
             self._due = self._plan[0][0] if self._plan else clock() + LOOK_SECONDS_MAX
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._due):
@@ -165,8 +169,11 @@ class WaitHub:
         """Take what is due until then out of the plan: seconds since the last look, and at whom."""
         groups = []
         while self._plan and self._plan[0][0] <= until:
-            _, _, seconds, flow_ids = heappop(self._plan)
-            groups.append((seconds, flow_ids))
+            at, _, seconds, flow_ids = heappop(self._plan)
+            planned = [flow_id for flow_id in flow_ids if self._looks.get(flow_id) == at]
+            for flow_id in planned:
+                del self._looks[flow_id]
+            groups.append((seconds, planned))
         return groups
 
     def _plan_again(self, groups: Sequence[tuple[float, list[int]]], now: float, silence: float) -> None:
@@ -180,6 +187,7 @@ class WaitHub:
     def _schedule(self, at: float, seconds: float, flow_ids: list[int]) -> None:
         if flow_ids:
             heappush(self._plan, (at, next(self._numbers), seconds, flow_ids))
+            self._looks.update(dict.fromkeys(flow_ids, at))
 
     async def _look_at(self, flow_ids: Sequence[int]) -> bool:
         """Ask where flows stand and tell their watches; False when the shard did not answer."""

@@ -52,6 +52,7 @@ class Loaded:
         self.later: dict[Place, list[bytes]] = {}
         self.cohorts: dict[Place, Cohort] = {}
         self.parks: dict[Place, ParkRow] = {}
+        self._chains: dict[tuple[int, int, int], list[Position] | None] = {}  # the branches of a fan-out have one in common
 
     async def documents_of(self, store: Store, rows: Iterable[ClaimedRow]) -> None:
         """Load the last document of each row, then those that it names."""
@@ -94,11 +95,17 @@ class Loaded:
         base = (row.base_branch, row.base_seq)
         if base == START:
             return [START] if row.input is not None or (row.flow_id, *START) in self.documents else None
-        text = self.documents.get((row.flow_id, *base))
+        name = (row.flow_id, *base)
+        if name not in self._chains:
+            self._chains[name] = self._chain(row.flow_id, base)
+        return self._chains[name]
+
+    def _chain(self, flow_id: int, base: Position) -> list[Position] | None:
+        text = self.documents.get((flow_id, *base))
         if text is None:
             return None
         chain = list(chain_of(base, decode_document(text)))
-        return chain if all((row.flow_id, *at) in self.documents for at in chain) else None
+        return chain if all((flow_id, *at) in self.documents for at in chain) else None
 
 
 NOTHING = Loaded()

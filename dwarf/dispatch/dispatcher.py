@@ -23,7 +23,7 @@ import psycopg
 from dwarf import faults
 from dwarf.batch import Entry
 from dwarf.channel import Channel, ChannelClosed
-from dwarf.database import Connection
+from dwarf.database import Connection, Disposition, classify
 from dwarf.dispatch.assembly import NOTHING, Loaded, Parcel, load, needs_loading
 from dwarf.dispatch.claims import CLAIM_ROWS_MAX, Claimer
 from dwarf.dispatch.creating import Creates
@@ -111,7 +111,9 @@ class Dispatcher:
         self._hints: list[tuple[int, int]] = []
         self._doorbell = asyncio.Event()
         self._graphs: dict[int, GraphForm] = {}
+        self._arriving: list[ClaimedRow] = []  # claimed, and not handed out yet
         self._strays: set[tuple[int, int, int]] = set()
+        self._ghosts: set[tuple[int, int, int]] = set()
         self._draining = self._is_claiming = False
         self._idle = asyncio.Event()
         self._loads: set[asyncio.Task[None]] = set()
@@ -261,7 +263,7 @@ class Dispatcher:
             await asyncio.sleep(max(began + CYCLE_SECONDS_MIN - clock(), 0))
             began = clock()
             self._doorbell.clear()
-            rows: list[ClaimedRow] = []
+            rows = self._arriving = []
             self._is_claiming = True
             try:
                 if clock() - looked_at >= LOOK_SECONDS:
@@ -277,11 +279,12 @@ class Dispatcher:
             finally:
                 self._ledger.claiming = 0
                 self._hand_out(rows)
+                self._arriving = []
                 self._is_claiming = False
             await self._wait(pause)
 
     async def _claim(self, store: Store, rows: list[ClaimedRow]) -> None:
-        hints, self._hints = self._hints, []
+        hints, self._hints = list(dict.fromkeys(self._hints)), []  # the statement takes no row twice
         if hints and self._claimer.waiting_band is None and (free := self._keep_slots(rows) - len(rows)):
             rows += await store.claim_these(self.session, hints[: min(free, CLAIM_ROWS_MAX)])
             self._hints[:0] = hints[CLAIM_ROWS_MAX:] if free > CLAIM_ROWS_MAX else []
@@ -303,7 +306,11 @@ class Dispatcher:
             signals = await self._control.run(lambda store: store.take_signals(self.session, SIGNALS_MAX), is_repeatable=False, patience=0)
             for signal in signals:
                 held = self._ledger.at(signal.flow_id, signal.branch)
-                if held is not None and (held.row.seq, held.row.lease) == (signal.seq, signal.lease):
+                if held is None:
+                    continue
+                if held.recording:
+                    held.signal = (signal.seq, signal.lease)
+                elif (held.row.seq, held.row.lease) == (signal.seq, signal.lease):
                     self._withdraw([held])
 
     async def _wait(self, seconds: float) -> None:
@@ -347,12 +354,12 @@ class Dispatcher:
                 self._graphs.update({form[0]: GraphForm(*form) for form in forms})
             loaded = await self._reader.run(lambda store: load(store, rows), patience=3600)
             self._send(helds, loaded)
-        except (ShardUnavailable, psycopg.Error) as error:
-            log.warning("%s: loading what %d steps stand on: %s", self._control.name, len(helds), error)
-            await asyncio.sleep(TROUBLE_PAUSE_SECONDS)
-            await self._release([held for held in helds if self._ledger.by_ticket(held.ticket) is held])
         except Exception as error:
-            if len(helds) > 1:  # what cannot be read is found by halves: the others run
+            if isinstance(error, ShardUnavailable | psycopg.Error) and classify(error) is not Disposition.BISECT:
+                log.warning("%s: loading what %d steps stand on: %s", self._control.name, len(helds), error)
+                await asyncio.sleep(TROUBLE_PAUSE_SECONDS)
+                await self._release([held for held in helds if self._ledger.by_ticket(held.ticket) is held])
+            elif len(helds) > 1:  # what cannot be read is found by halves: the others run
                 middle = len(helds) // 2
                 await self._load_and_send(helds[:middle])
                 await self._load_and_send(helds[middle:])
@@ -376,8 +383,9 @@ class Dispatcher:
             self._ledger.weigh(held, size)
         for seat, parcel in parcels.items():
             new = {step.graph_id for step in parcel.steps} - seat.graphs
+            forms = [self._graphs[graph_id] for graph_id in new]
             seat.graphs |= new
-            seat.channel.send(Assign(parcel.steps, parcel.documents, [self._graphs[graph_id] for graph_id in new]))
+            seat.channel.send(Assign(parcel.steps, parcel.documents, forms))
             faults.reach("assign.sent", parcel.steps)
 
     # ---- born claimed ----
@@ -405,14 +413,17 @@ class Dispatcher:
         started: dict[Seat, list[int]] = {}
         over: dict[Seat, list[int]] = {}
         stopped: list[Stopped] = []
+        orphans: list[Held] = []
         self.counters.batches += 1
         self.counters.recorded += len(pairs) - len(missed)
         for held, entry in pairs:
             place = entry.place
             if place not in missed and place not in replaced and place not in lost:
-                if entry.hot:
+                if entry.hot and not self._ledger.is_taken(held):
                     self._ledger.advance(held)
                     started.setdefault(held.seat, []).append(held.ticket)
+                    if held.seat not in self._ledger.seats:  # its executor has died since it reported
+                        orphans.append(held)
                     continue
                 self._hints += claimable_after(held, entry)
                 stopped += _stopped(entry)
@@ -428,6 +439,8 @@ class Dispatcher:
         del self._hints[:-HINTS_MAX]
         for seat in {*started, *over}:
             seat.channel.send(Committed(started.get(seat, []), over.get(seat, [])))
+        if orphans:
+            self._spawn(self._release(orphans))
         if stopped:
             self._on_stopped(stopped)
         self._notice()
@@ -500,14 +513,19 @@ class Dispatcher:
 
     async def _reconcile_for_ever(self) -> None:
         """Hand back rows that the session holds in the database and nobody here knows: left by claims whose answer was lost.
+        And stop what runs here and is not the session's any more: taken away by a signal that was lost.
 
-        Only a row that was unknown at two looks in a row is one: a claim's answer may be on its way at either.
+        Only a row that was so at two looks in a row is one: an answer may be on its way at either.
         """
         while True:
             await asyncio.sleep(self._session.interval)
             try:
                 owned = await self._control.run(lambda store: store.owned(self.session), patience=1)
-                known = {(held.row.flow_id, held.row.branch, held.row.lease) for held in self._ledger.all}
+                running = {(held.row.flow_id, held.row.branch, held.row.lease): held for held in self._ledger.running}
+                ghosts = running.keys() - owned
+                self._withdraw([running[row] for row in ghosts & self._ghosts])
+                self._ghosts = ghosts
+                known = {(row.flow_id, row.branch, row.lease) for row in (*(held.row for held in self._ledger.all), *self._arriving)}
                 # One whose record is under way may have its next lease already.
                 recording = {(held.row.flow_id, held.row.branch) for held in self._ledger.all if held.recording}
                 strays = {row for row in owned if row not in known and row[:2] not in recording}
@@ -536,7 +554,13 @@ class Dispatcher:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        task.add_done_callback(self._spawned_ended)
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        """Whatever such a task could not do is done once the rows it was for are found to be strays."""
+        self._loads.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s: session %d: %s", self._control.name, self.session, error)
 
 
 def _stopped(entry: Entry) -> list[Stopped]:

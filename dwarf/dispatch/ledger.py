@@ -18,6 +18,7 @@ from dwarf.rows import ClaimedRow
 from dwarf.wire import ToDispatcher, ToExecutor
 
 SEAT_BYTES_MAX = 256 << 20  # what an executor is handed at one time, unless it is a single step
+RECORDS_MAX = 10_000  # that wait to be recorded, until there is no room for more steps
 
 
 class Seat:
@@ -50,6 +51,7 @@ class Held(msgspec.Struct, gc=False):
     record: Any = None  # the Record under way
     child: Any = None  # the ChildStart that goes with it
     first_branch: int | None = None
+    signal: tuple[int, int] | None = None  # seq and lease of one that came while it was recorded: its successor may be meant
 
 
 class Ledger:
@@ -60,10 +62,13 @@ class Ledger:
         self._held: dict[int, Held] = {}
         self._places: dict[tuple[int, int], Held] = {}
         self._ticket = 0
+        self._recording = 0  # records under way
         self.claiming = self.creating = 0  # slots that are kept for rows which a claim, or a create, may be about to bring
 
     @property
     def free(self) -> int:
+        if self._recording > RECORDS_MAX:
+            return 0
         return max(sum(seat.free for seat in self.seats) - self.claiming - self.creating, 0)
 
     @property
@@ -108,6 +113,7 @@ class Ledger:
 
     def report(self, held: Held, record: Any, *, keeps_slot: bool) -> None:
         held.recording, held.record, held.keeps_slot = True, record, keeps_slot
+        self._recording += 1
         if not keeps_slot:
             held.seat.busy -= 1
 
@@ -119,10 +125,18 @@ class Ledger:
         row.task, row.todo, row.attempt, row.parked = record.task, 0, 0, False
         row.size = row.expanded = row.last_ordinal = None
         held.recording, held.record, held.child, held.first_branch = False, None, None, None
+        self._recording -= 1
+
+    def is_taken(self, held: Held) -> bool:
+        """Tell whether the successor of a row has been taken away before its record was known to be stored."""
+        row = held.row
+        return held.signal == (row.seq + 1, row.lease + 1) or self._places.get((row.flow_id, row.branch)) is not held
 
     def drop(self, held: Held) -> None:
         """Forget a row that is over, and free its slot."""
         self._forget(held)
+        if held.recording:
+            self._recording -= 1
         if held.keeps_slot:
             held.seat.busy -= 1
 

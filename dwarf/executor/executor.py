@@ -124,6 +124,7 @@ class Executor:
     def _stop_all(self) -> None:
         """Stop every task: nobody takes what they come to any more."""
         for run in list(self._runs.values()):
+            run.withdrawn = True  # so that no cancellation of ours is reported as what the task came to
             self._interrupt(run)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -177,7 +178,7 @@ class Executor:
         if self._draining:
             self._give_back([run])
         elif task is None or (task.is_async and not task.concurrency):
-            self._start_async(run, task)
+            self._start_async(run, self._open_flow(run, is_sync=False), task)
         else:
             self._queue(run, task)
 
@@ -195,8 +196,7 @@ class Executor:
 
     # ---- async tasks ----
 
-    def _start_async(self, run: Run, task: TaskFunction | None) -> None:
-        flow = self._open_flow(run, is_sync=False)
+    def _start_async(self, run: Run, flow: Flow, task: TaskFunction | None) -> None:
         run.task = self._loop.create_task(self._run_async(run, flow, task), context=self._context.copy())
 
     async def _run_async(self, run: Run, flow: Flow, task: TaskFunction | None) -> None:
@@ -265,13 +265,13 @@ class Executor:
         return not task.concurrency or self._running.get(task, 0) < task.concurrency
 
     def _start_capped(self, run: Run, task: TaskFunction) -> None:
+        flow = self._open_flow(run, is_sync=not task.is_async)  # which may fail: then no place is taken
         if task.concurrency:
             self._running[task] = self._running.get(task, 0) + 1
         if task.is_async:
-            self._start_async(run, task)
+            self._start_async(run, flow, task)
             return
         self._threads_free -= 1
-        flow = self._open_flow(run, is_sync=True)
         context = self._context.copy()
         run.task = self._loop.run_in_executor(self._threads, context.run, _call, task, flow)
         run.task.add_done_callback(lambda future: self._thread_ended(run, flow, task, future))
@@ -281,19 +281,18 @@ class Executor:
         self._loop.create_task(self._ended(run, flow, task, error))
 
     def _leave(self, task: TaskFunction | None) -> None:
-        """Take note that a run has ended, and start those that waited for its place."""
+        """Take note that a run has ended, and start those that waited for its place, the longest first."""
         if task is None or (task.is_async and not task.concurrency):
             return
         if task.concurrency:
             self._running[task] -= 1
         if not task.is_async:
             self._threads_free += 1
-        for key in [key for key, queue in self._queues.items() if queue]:
-            queue = self._queues[key]
+        for queue in sorted((queue for queue in self._queues.values() if queue), key=lambda queue: queue[0][0]):
             while queue and self._may_start(queue[0][2]):
-                _, run, next_task = queue.popleft()
+                run = queue.popleft()[1]
                 if not run.withdrawn:
-                    self._start_capped(run, next_task)
+                    self._begin(run)
 
     async def _give_back_late(self) -> None:
         """Hand back what has waited too long for its start: elsewhere there may be room."""
@@ -317,7 +316,7 @@ class Executor:
         if run.flow is not None:
             run.flow.cancelled.set()
         if isinstance(run.task, asyncio.Task):
-            run.task.cancel()
+            self._loop.call_soon(run.task.cancel)  # in its turn: cancelled before it has begun, it would never come to its end
 
     def _withdraw(self, ticket: int) -> None:
         run = self._runs.get(ticket)

@@ -25,7 +25,7 @@ from tests.strategies import sketch
 P = ParamSpec("P")
 Make = Callable[..., EngineUnderTest]
 
-TEST_SECONDS_MAX = 120.0
+TEST_SECONDS_MAX = 60.0
 UNTIL_SECONDS_MAX = 40.0
 LOOK_SECONDS = 0.004
 

@@ -91,7 +91,7 @@ async def closed(engine: EngineUnderTest) -> None:
         await engine.close()
 
 
-@pytest.mark.row("G21", "G23", "G24", "G25")
+@pytest.mark.row("G21", "G24")
 def test_closing_under_load_runs_nothing_twice_and_hands_the_rest_on() -> None:
     work = Work()
 
@@ -271,7 +271,7 @@ def test_a_task_that_does_not_end_does_not_keep_an_engine_from_closing(task: str
         work.block.set()
 
 
-@pytest.mark.row("G21", "G27")
+@pytest.mark.row("G21")
 def test_closing_twice_is_fine_and_starting_twice_is_not() -> None:
     async def test() -> None:
         never = EngineUnderTest(Work().app(), "never")
