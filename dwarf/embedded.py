@@ -109,8 +109,7 @@ class EmbeddedShard:
             await dispatcher.close(in_order=in_order)
 
     async def _open(self) -> Dispatcher:
-        name = f"shard {self.shard.index}"
-        dispatcher = Dispatcher(self.shard.dsn, self._terms, self._on_stopped, name=name)
+        dispatcher = Dispatcher(self.shard.dsn, self._terms, self._on_stopped, shard=self.shard.index)
         try:
             await dispatcher.start()
         except BaseException:

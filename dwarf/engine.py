@@ -90,7 +90,7 @@ class Engine(Client):
         """Raises `InvalidArgument` naming the setting and its rule."""
         configured = check_shards(shards)
         super().__init__(configured, host=app, time_budget=time_budget, max_priority=max_priority, wait_ceiling=wait_ceiling)
-        if app is None or not isinstance(app, Host):
+        if app is None or isinstance(app, type) or not isinstance(app, Host):
             raise InvalidArgument(f"an engine needs an App, or another host with load_graph and execute_task, not {app!r}")
         self._app: Host = app
         self._workers = check_whole(workers, "workers", least=0, most=WORKERS_MAX)
@@ -110,6 +110,11 @@ class Engine(Client):
         self._state = "new"
 
     # ---- settings ----
+
+    @property
+    def is_new(self) -> bool:
+        """True until it is started."""
+        return self._state == "new"
 
     @property
     def engine_id(self) -> int:
@@ -201,6 +206,7 @@ class Engine(Client):
     # ---- the start ----
 
     async def _migrate(self, shard: Shard) -> None:
+        Pool(shard.dsn, size=1, name=f"shard {shard.index}")  # refuses a dsn that cannot be read, without showing it
         try:
             await asyncio.to_thread(migrate.migrate, shard.dsn)
         except (OSError, psycopg.Error) as error:
@@ -262,7 +268,7 @@ class Engine(Client):
 
     def _client_of(self, flow: Flow, is_sync: bool) -> TaskClient | BlockingTaskClient:
         assert self._loop is not None
-        return BlockingTaskClient(self, flow.step_key, self._loop) if is_sync else TaskClient(self, flow.step_key)
+        return BlockingTaskClient(self, flow.step_key, self._loop, flow.cancelled) if is_sync else TaskClient(self, flow.step_key)
 
     # ---- what it has done ----
 

@@ -104,16 +104,25 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 class Flag:
     """The least event: the executor passes one that can be awaited or blocked on."""
 
-    __slots__ = ("_set",)
+    __slots__ = ("_callback", "_set")
 
     def __init__(self) -> None:
         self._set = False
+        self._callback: Callable[[], object] | None = None
 
     def is_set(self) -> bool:
         return self._set
 
     def set(self) -> None:
         self._set = True
+        if self._callback is not None:
+            self._callback()
+
+    def on_set(self, callback: Callable[[], object] | None) -> None:
+        """Have something called when the flag is set, or at once if it is; None takes that back."""
+        self._callback = callback
+        if callback is not None and self._set:
+            callback()
 
 
 _NOBODY = Identity()

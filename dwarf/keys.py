@@ -49,6 +49,11 @@ def flow_id(hour: int, low: int) -> int:
     return hour << LOW_BITS | low
 
 
+def flow_name(shard: int, flow_id: int) -> str:
+    """Return what logs and errors call a flow: its key without the token."""
+    return f"{shard}-{flow_id >> LOW_BITS}-{flow_id & LOW_MAX}"
+
+
 def step_id(branch: int, seq: int) -> int:
     """Join a branch (0 is the trunk) and the place of a step in it (from 1)."""
     _check_range("a branch", branch, 0, BRANCH_MAX)
@@ -112,7 +117,7 @@ class _Key(msgspec.Struct, frozen=True):
     @property
     def flow_name(self) -> str:
         """What logs and errors call the flow."""
-        return f"{self.shard}-{self.flow_id >> LOW_BITS}-{self.flow_id & LOW_MAX}"
+        return flow_name(self.shard, self.flow_id)
 
 
 class FlowKey(_Key, frozen=True):

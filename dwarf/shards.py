@@ -33,6 +33,8 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connections: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.index, str):  # as when the two are swapped: then it is the dsn, which no error may show
+            raise InvalidArgument(f"a shard's index is text; it must be a whole number from 1 to {SHARD_INDEX_MAX}")
         check_whole(self.index, "a shard's index", least=1, most=SHARD_INDEX_MAX)
         what = f"shard {self.index}"
         _check_dsn(self.dsn, what)
@@ -62,6 +64,8 @@ def check_shards(shards: Iterable[Shard]) -> list[Shard]:
     """Accept a configuration and return it in ascending order of index. `InvalidArgument` for none and for duplicates."""
     by_index: dict[int, Shard] = {}
     by_dsn: dict[str, int] = {}
+    if isinstance(shards, Shard):
+        raise InvalidArgument("shards is one Shard; it must be a list of them")
     for shard in map(_shard, shards):
         if shard.index in by_index:
             raise InvalidArgument(f"shard {shard.index} is configured twice; every index must be unique")

@@ -114,14 +114,13 @@ class SyncClient(BlockingVerbs):
         thread.join()
 
 
-def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
-    """Run a call on the loop of another thread and return its result."""
+def start_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a call on the loop of another thread."""
     try:
-        future = asyncio.run_coroutine_threadsafe(call, loop)
+        return asyncio.run_coroutine_threadsafe(call, loop)
     except RuntimeError:  # the loop has been closed
         call.close()
         raise ShardUnavailable("the client was closed") from None
-    return result_of(future)
 
 
 def result_of(future: Future[T]) -> T:

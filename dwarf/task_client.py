@@ -17,7 +17,8 @@ import msgspec
 from dwarf.blocking import BlockingVerbs, Verbs
 from dwarf.checks import shown
 from dwarf.durations import Duration
-from dwarf.errors import DwarfError, InvalidArgument
+from dwarf.errors import DwarfError, InvalidArgument, ShardUnavailable, TimeBudgetExceeded
+from dwarf.flow import Flag
 from dwarf.new_flow import check_batch
 from dwarf.options import FlowOptions
 from dwarf.outcome import Outcome
@@ -25,7 +26,7 @@ from dwarf.query import Page, Query
 from dwarf.shards import ShardInfo
 from dwarf.status import Status
 from dwarf.steps import Step
-from dwarf.sync_client import run_on
+from dwarf.sync_client import result_of, start_on
 
 T = TypeVar("T")
 
@@ -105,14 +106,28 @@ class TaskClient:
 
 
 class BlockingTaskClient(BlockingVerbs):
-    """The same for a task that is no coroutine and runs in a thread; `loop` is the one that the client lives on."""
+    """The same for a task that is no coroutine and runs in a thread; `loop` is the one that the client lives on.
 
-    def __init__(self, client: Verbs, step_key: str, loop: asyncio.AbstractEventLoop) -> None:
+    A call ends with `TimeBudgetExceeded` when `cancelled` is set: a thread must not wait for ever for a flow that may be waiting
+    for a thread.
+    """
+
+    def __init__(self, client: Verbs, step_key: str, loop: asyncio.AbstractEventLoop, cancelled: Flag | None = None) -> None:
         super().__init__(TaskClient(client, step_key))
         self._loop = loop
+        self._cancelled = cancelled or Flag()
 
     def _do(self, call: Coroutine[Any, Any, T]) -> T:
         if asyncio._get_running_loop() is self._loop:
             call.close()
             raise DwarfError("a blocking call on the loop that would answer it never ends: make it from another thread")
-        return run_on(self._loop, call)
+        future = start_on(self._loop, call)
+        self._cancelled.on_set(future.cancel)
+        try:
+            return result_of(future)
+        except ShardUnavailable:
+            if self._cancelled.is_set():
+                raise TimeBudgetExceeded("the step was cancelled, or its time budget passed, during a call of flow.client") from None
+            raise
+        finally:
+            self._cancelled.on_set(None)

@@ -16,8 +16,9 @@ import base64
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from itertools import accumulate, chain
 from typing import Any, NoReturn
 
@@ -75,8 +76,13 @@ def encode(value: Any, path: str) -> Raw:
     if kind is float:
         if value - value != 0:
             _explain(value, path)
-    elif kind not in _LEAVES and not _is_sound(value, encoded):
-        _explain(value, path)
+    elif kind not in _LEAVES:
+        soundness = _soundness(value, encoded)
+        if not soundness:
+            _explain(value, path)
+        if soundness is Soundness.UNORDERED:
+            with suppress(TypeError):  # members of several types have no order: theirs is by chance
+                encoded = _ordering_encoder.encode(value)
     return Raw(encoded)
 
 
@@ -263,19 +269,28 @@ _OF_SUBCLASS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (_timedelta, lambda value: _timedelta(value.days, value.seconds, value.microseconds)),
 )
 _encoder = msgspec.json.Encoder(enc_hook=_encode_unknown)
+_ordering_encoder = msgspec.json.Encoder(enc_hook=_encode_unknown, order="deterministic")
 
 
-def _is_sound(value: Any, encoded: bytes) -> bool:
-    """Tell whether an encodable value is stored as what it is. Takes whole levels at a time, for the sake of speed."""
+class Soundness(IntEnum):
+    """Whether an encodable value is stored as what it is. A set is, but its order would differ from process to process."""
+
+    UNSOUND = 0
+    SOUND = 1
+    UNORDERED = 2
+
+
+def _soundness(value: Any, encoded: bytes) -> Soundness:
+    """Judge an encodable value. Takes whole levels at a time, for the sake of speed."""
     safe = _LEAVES if b"null" in encoded else _LEAVES_AND_FLOAT  # what is no number was written as null
-    level, levels, embeds = [value], 0, False
+    level, levels, embeds, sound = [value], 0, False, Soundness.SOUND
     while level:
         levels += 1
         objects = [part for part in level if type(part) is dict]
         try:
             "".join(chain.from_iterable(objects))
         except TypeError:
-            return False
+            return Soundness.UNSOUND
         inner = list(chain.from_iterable(map(dict.values, objects)))
         for part in level if len(objects) < len(level) else ():
             kind = type(part)
@@ -283,17 +298,20 @@ def _is_sound(value: Any, encoded: bytes) -> bool:
                 inner += part
             elif kind is float:
                 if part - part != 0:
-                    return False
+                    return Soundness.UNSOUND
             elif kind is not dict:
                 if _fault_of(part):
-                    return False
+                    return Soundness.UNSOUND
+                if isinstance(part, set | frozenset):
+                    sound = Soundness.UNORDERED
                 embeds = embeds or kind is Raw or _is_state(part)
                 inner += [found for _, found in _parts_of(part) or ()]
         kinds = set(map(type, inner))
         if kinds <= safe:
             break
         level = inner if kinds.isdisjoint(safe) else [found for found in inner if type(found) not in safe]
-    return not (embeds or levels > NESTING_MAX) or _depth(encoded) <= NESTING_MAX
+    is_shallow = not (embeds or levels > NESTING_MAX) or _depth(encoded) <= NESTING_MAX
+    return sound if is_shallow else Soundness.UNSOUND
 
 
 def _explain(value: Any, path: str, error: Exception | None = None) -> NoReturn:

@@ -31,6 +31,7 @@ from dwarf.dispatch.ledger import Held, Ledger, Seat
 from dwarf.dispatch.recording import Recorder, Supply, claimable_after, failed, unreadable
 from dwarf.dispatch.session import Session, Terms
 from dwarf.errors import ShardUnavailable
+from dwarf.keys import flow_name
 from dwarf.lanes import LaneWriter, Written
 from dwarf.new_flow import NewFlow
 from dwarf.pool import PATIENCE_SECONDS, Pool, Unreached
@@ -99,8 +100,9 @@ class Counters(msgspec.Struct):
 class Dispatcher:
     """One session of one replica on one shard. `on_stopped` is told of flows that ended or wait for somebody."""
 
-    def __init__(self, conninfo: str, terms: Terms, on_stopped: Callable[[list[Stopped]], None], *, name: str = "the shard") -> None:
-        self._conninfo = conninfo
+    def __init__(self, conninfo: str, terms: Terms, on_stopped: Callable[[list[Stopped]], None], *, shard: int = 1) -> None:
+        self._conninfo, self._shard = conninfo, shard
+        name = f"shard {shard}"
         self._on_stopped = on_stopped
         self._claims = Pool(conninfo, size=1, application="dwarf dispatcher", name=name)
         self._control = Pool(conninfo, size=2, application="dwarf dispatcher", name=name)
@@ -258,6 +260,7 @@ class Dispatcher:
     async def _claim_for_ever(self) -> None:
         pause = POLL_SECONDS_MIN
         looked_at = began = 0.0
+        trouble = ""
         clock = asyncio.get_running_loop().time
         while not self._draining:
             await asyncio.sleep(max(began + CYCLE_SECONDS_MIN - clock(), 0))
@@ -272,8 +275,11 @@ class Dispatcher:
                 faults.reach("claim.sent")
                 await self._claims.run(lambda store, rows=rows: self._claim(store, rows), is_repeatable=False, patience=0)  # type: ignore[misc]
                 pause = POLL_SECONDS_MIN if rows else min(pause * 1.5, POLL_SECONDS_MAX)
+                trouble = ""
             except Exception as error:  # whatever it was: what is handed out goes on, and the next look may fare better
-                log.warning("%s: claiming: %s", self._control.name, error, exc_info=not isinstance(error, ShardUnavailable))
+                if str(error) != trouble:
+                    log.warning("%s: claiming: %s", self._control.name, error, exc_info=not isinstance(error, ShardUnavailable))
+                trouble = str(error)
                 self._claimer.waiting_band = None
                 pause = TROUBLE_PAUSE_SECONDS
             finally:
@@ -428,9 +434,8 @@ class Dispatcher:
                 self._hints += claimable_after(held, entry)
                 stopped += _stopped(entry)
             elif place in replaced:
-                log.error(
-                    "%s: a step of flow %d could not be recorded and has failed: %s", self._control.name, entry.flow_id, replaced[place]
-                )
+                name = flow_name(self._shard, entry.flow_id)
+                log.error("a step of flow %s could not be recorded and has failed: %s", name, replaced[place])
                 stopped.append(Stopped(entry.flow_id))
             self._ledger.drop(held)
             over.setdefault(held.seat, []).append(held.ticket)
@@ -496,7 +501,9 @@ class Dispatcher:
             await self._release_rows(rows)
 
     async def _settled(self) -> None:
-        """Wait until nothing is handed out, being recorded, on its way here or on its way back."""
+        """Wait until nothing is handed out, being recorded, on its way here or on its way back. Stop meanwhile what is taken away."""
+        clock = asyncio.get_running_loop().time
+        look_at = clock() + LOOK_SECONDS
         while len(self._ledger) or self._is_claiming or self._loads or not self._creates.is_idle:
             self._idle.clear()
             try:
@@ -504,6 +511,13 @@ class Dispatcher:
                     await self._idle.wait()
             except TimeoutError:
                 pass
+            if not self._is_claiming and clock() >= look_at:
+                look_at = clock() + LOOK_SECONDS
+                try:
+                    await self._look()
+                except Exception as error:
+                    log.warning("%s: looking for signals: %s", self._control.name, error)
+                    look_at = clock() + TROUBLE_PAUSE_SECONDS
 
     def _notice(self) -> None:
         """Something ended or became claimable."""
@@ -543,7 +557,8 @@ class Dispatcher:
         self.counters.swept += len(swept)
         self._claimer.restart()
         for row in swept:
-            log.warning("step of branch %d of flow %d is pending again: its %s has ended", row.branch, row.flow_id, row.why)
+            name = flow_name(self._shard, row.flow_id)
+            log.warning("flow %s, branch %d: its step is pending again, its %s has ended", name, row.branch, row.why)
         self.ring()
 
     # ---- its surroundings ----

@@ -31,6 +31,7 @@ from dwarf.hosts.functions import TaskFunction
 from dwarf.hosts.host import Host
 from dwarf.hosts.run import settle
 from dwarf.inputs import Base
+from dwarf.keys import flow_name
 from dwarf.record import Record
 from dwarf.routing import plan_of
 from dwarf.wire import (
@@ -208,9 +209,9 @@ class Executor:
                 pending = task.call(flow)
                 if pending is not None:
                     await pending
-        except KeyboardInterrupt:  # on the loop it may be a user's; one raised in a thread never is
-            raise
         except BaseException as raised:
+            if isinstance(raised, KeyboardInterrupt) and self._draining:  # the second of a user who does not want to wait
+                raise
             error = raised
         try:
             await self._ended(run, flow, task, error)
@@ -229,6 +230,8 @@ class Executor:
             return
         try:
             effect = settle(flow, _as_task_error(run, error), retry=task.retry if task else None)
+            if effect.failure is not None:
+                self._tell_failure(run, effect.failure.text, error)
             form = None
             url = child_of(effect)
             if url:
@@ -241,6 +244,12 @@ class Executor:
         except Exception as defect:
             form, record = None, broken(run.assignment, defect)
         self._report(run, record, form)
+
+    def _tell_failure(self, run: Run, text: str, error: BaseException | None) -> None:
+        """Log what failed and where in the task: a flow keeps the text alone."""
+        assigned = run.assignment
+        name = flow_name(self._shard, assigned.flow_id)
+        log.warning("task %r of flow %s (%s) failed: %s", assigned.task, name, assigned.workflow, text, exc_info=error)
 
     async def _with_child(self, run: Run, effect: Effect, url: str) -> tuple[GraphForm | None, Record]:
         try:
@@ -413,5 +422,5 @@ def _as_task_error(run: Run, error: BaseException | None) -> BaseException | Non
         rest = error.split(Parked)[1]
     if rest is None or isinstance(rest, Exception | Parked | SystemExit | GeneratorExit):
         return error
-    said = "which nobody asked for" if isinstance(rest, asyncio.CancelledError) else str(rest)
+    said = str(rest) or ("nobody had cancelled it" if isinstance(rest, asyncio.CancelledError) else "")
     return TaskError(f"task {run.assignment.task!r} ended with {type(rest).__name__}" + (f": {said}" if said else ""))

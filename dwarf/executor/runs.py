@@ -22,7 +22,7 @@ from dwarf.errors import DwarfError
 from dwarf.flow import Flow, Past
 from dwarf.graph import Graph
 from dwarf.inputs import Base, Input
-from dwarf.keys import SEQ_BITS, FlowKey
+from dwarf.keys import LOW_BITS, LOW_MAX, SEQ_BITS, FlowKey
 from dwarf.record import ClaimedStep, Kind, Record, Todo, Via
 from dwarf.routing import plan_of
 from dwarf.state import State
@@ -160,7 +160,7 @@ def child_failed(run: Run, error: BaseException) -> Record:
 
 def broken(assigned: Assignment, error: BaseException) -> Record:
     """Return what to store for a step that cannot be read or decided: a defect, or damage, that no further run will mend."""
-    log.error("step of branch %d of flow %d", assigned.branch, assigned.flow_id, exc_info=error)
+    log.error("branch %d of flow %d-%d", assigned.branch, assigned.flow_id >> LOW_BITS, assigned.flow_id & LOW_MAX, exc_info=error)
     failure = engine_failure(f"task {assigned.task!r}: the engine failed: {type(error).__name__}: {error}")
     return Record(
         kind=Kind.ARRIVE if assigned.in_cohort else Kind.CLOSE,

@@ -16,16 +16,18 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from dwarf.durations import Duration
+from dwarf.durations import Duration, seconds_of
 from dwarf.engine import Engine
 from dwarf.errors import InvalidArgument
 from dwarf.hosts.host import Host
 from dwarf.shards import Shard
-from dwarf.testing.clock import advance
+from dwarf.testing.clock import advance, is_busy
 from dwarf.testing.databases import create_database, drop_database, template_database
 from dwarf.testing.postgres import EMBEDDED, Server, SharedServer, find_bindir
 
 GRACE_SECONDS = 5
+SETTLED_SECONDS_MAX = 60
+LOOK_SECONDS = 0.01
 SHARDS_MAX = 100
 
 _server: Server | None = None
@@ -70,10 +72,16 @@ class EngineUnderTest(Engine):
         """The connection string of the first shard's database."""
         return self.dsns[0]
 
+    async def settled(self, timeout: Duration = SETTLED_SECONDS_MAX) -> None:  # noqa: ASYNC109
+        """Wait until no step is due or running: all that is left sleeps, waits for somebody, or has ended. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds_of(timeout, "timeout")):
+            while await asyncio.to_thread(lambda: any(is_busy(dsn) for dsn in self.dsns)):
+                await asyncio.sleep(LOOK_SECONDS)  # the database tells nobody
+
     async def advance(self, duration: Duration) -> timedelta:
         """Move the clock of all shards forward: sleepers wake, horizons pass, nobody's lease is lost.
 
-        Returns how far it is ahead of the server's clock in all.
+        Returns how far it is ahead of the server's clock in all. Does not wait for what that sets going: see `settled`.
         """
         offsets = await asyncio.gather(*(asyncio.to_thread(advance, dsn, duration) for dsn in self.dsns))
         for shard in self._configured:
@@ -94,8 +102,10 @@ class EngineUnderTest(Engine):
             await asyncio.to_thread(self.drop)
 
     async def __aenter__(self) -> Self:
+        is_new = self.is_new
         try:
             return await super().__aenter__()
         except BaseException:
-            self.drop()
+            if is_new:
+                self.drop()
             raise

@@ -18,6 +18,7 @@ from dwarf.executor.executor import Executor
 from dwarf.keys import FlowKey
 from dwarf.lanes import LaneWriter
 from dwarf.new_flow import freeze
+from dwarf.status import StepStatus
 from dwarf.store import Store
 from dwarf.waits import Found, WaitHub
 from dwarf.wire import Assign, Assignment, Freed, GraphForm, Reports, Withdraw
@@ -43,7 +44,7 @@ class Play:
         self.executor = Executor(self.app, far, shard=1, **settings)
         self.running = asyncio.get_running_loop().create_task(self.executor.run())
         self.freed: list[int] = []
-        self.reported: dict[int, Status] = {}
+        self.reported: dict[int, StepStatus] = {}
 
     def send(self, url: str, *tickets: int, baggage: bytes | None = None) -> None:
         steps = [
@@ -93,7 +94,7 @@ async def test_a_step_that_cannot_be_started_takes_no_thread_with_it() -> None:
     play.send("thread", 3, 4, baggage=b"[1]")
     play.send("thread", 5)
     await play.hear(lambda: len(play.reported) == 5)
-    assert {ticket for ticket, status in play.reported.items() if status == Status.COMPLETED} == {1, 2, 5}
+    assert {ticket for ticket, status in play.reported.items() if status is StepStatus.COMPLETED} == {1, 2, 5}
     await play.end()
 
 
@@ -275,7 +276,8 @@ async def test_a_row_that_was_named_twice_is_claimed_once(dwarf_engine: Make) ->
         key = await engine.create("line")
         dispatcher = Dispatcher(engine.dsn, Terms(engine_id=1), lambda stopped: None)
         await dispatcher.start()
-        seat = ledger.Seat(memory_pair()[0])
+        near: MemoryEnd[Any, Any] = memory_pair()[0]
+        seat = ledger.Seat(near)
         seat.slots = 10
         dispatcher._ledger.seats.append(seat)
         hint = (FlowKey.parse(key).flow_id, 0)

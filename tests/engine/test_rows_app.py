@@ -179,7 +179,6 @@ async def test_context_variables_and_state_stay_with_their_run(dwarf_engine: Mak
         assert leaks == []
 
 
-@pytest.mark.row("F31")
 @on_loop
 async def test_caps_on_workers_threads_and_tasks_hold(dwarf_engine: Make) -> None:
     running: dict[str, int] = {"capped": 0, "sync": 0, "free": 0}

@@ -250,7 +250,7 @@ async def test_two_branches_of_one_child_ask_and_the_first_stays(dwarf_engine: M
         assert (await engine.wait(key)).state["got"] == [1, 2]
 
 
-@pytest.mark.row("B18", "B20", "B21")
+@pytest.mark.row("B18", "B20")
 @on_loop
 async def test_siblings_of_an_interrupted_branch_go_on_and_may_fail(dwarf_engine: Make) -> None:
     ask = Asking()
@@ -470,7 +470,7 @@ async def test_interrupts_in_every_place(dwarf_engine: Make, style: str) -> None
         assert await invariants(engine) == []
 
 
-@pytest.mark.row("B6", "C8", "I-11")
+@pytest.mark.row("B6", "C8")
 @on_loop
 async def test_an_interrupted_flow_that_is_ended_takes_no_answer(dwarf_engine: Make) -> None:
     ask = Asking()

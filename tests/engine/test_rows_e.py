@@ -245,15 +245,15 @@ async def test_depths_go_on_into_children_and_hundreds_of_levels_work(dwarf_engi
             assert [step.step_depth for step in (a, p, b)] == [2 * depth + 1, 2 * depth + 2, 2 * depth + 3]
             steps = p.sub_history
         assert steps == []
-        deep, outcome = await engine.run("g", {"left": 200})
-        assert outcome.state["sum"] == 200
-        assert len(walk(await engine.history(deep))) == 600
-        held = await engine.create("held", {"left": 200})
+        deep, outcome = await engine.run("g", {"left": 100})
+        assert outcome.state["sum"] == 100
+        assert len(walk(await engine.history(deep))) == 300
+        held = await engine.create("held", {"left": 100})
         await gate.reached()
         await engine.terminate(held, "deep")
         assert (await engine.snapshot(held)).status is TERMINATED
         statuses = await sql(engine, "select status, count(*) as n from dwarf.flows where workflow = 'held' group by status")
-        assert statuses == [(9, 200)]
+        assert statuses == [(9, 100)]
         assert await invariants(engine) == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dwarf import App, Flow, FlowOptions, Graph, TaskError
+from dwarf.keys import FlowKey
 from dwarf.testing import EngineUnderTest
 from tests.engine.rows_support import (
     COMPLETED,
@@ -77,29 +78,27 @@ async def test_better_priorities_first_and_creation_order_within(dwarf_engine: M
 @pytest.mark.row("F3", "F5")
 @on_loop
 async def test_priority_one_work_that_keeps_coming_starves_the_fours(dwarf_engine: Make) -> None:
-    order = Order()
-    left = 60
+    order, left = Order(), 60
 
-    async def again(flow: Flow) -> None:
+    async def brings_more(flow: Flow) -> None:
         nonlocal left
-        left -= 1
-        order.ran.append((1, "again"))
+        order.ran.append((1, "more"))
         if left:
-            flow.goto("Loop")
+            left -= 1
+            await flow.client.create("more it", None, FlowOptions(priority=1))
 
-    loop = sketch("Loop->END Loop-g->Loop")
-    app = order.app({"loop": loop})
-    app.task("Loop 1")(again)
-    loop.set_url("Loop", "Loop 1")
+    app = order.app()
+    app.task("More it")(brings_more)
+    app.add_graph("more it", Graph("More").set_url("More", "More it").add_transition("More", "END"))
     async with dwarf_engine(app, workers=1) as engine:
         await engine.create("hold", None, HOLD)
         await order.gate.reached()
         fours = [await engine.create("g", {"tag": 4}, FlowOptions(priority=4)) for _ in range(5)]
-        ones = [await engine.create("loop", None, FlowOptions(priority=1))]
+        ones = [await engine.create("more it", None, FlowOptions(priority=1)) for _ in range(5)]
         await engine.advance(86_400)  # no ageing either
         order.gate.open()
         await asyncio.gather(*map(engine.wait, [*fours, *ones]))
-    assert order.tags == [1] * 60 + [4] * 5
+    assert order.tags == [1] * 65 + [4] * 5
 
 
 @pytest.mark.row("F7")
@@ -384,20 +383,33 @@ async def test_three_engines_run_each_step_once(dwarf_engine: Make) -> None:
 async def test_work_is_found_without_a_hint(dwarf_engine: Make) -> None:
     """Rows made claimable behind the engine's back: nobody rings for them."""
     ran: list[str] = []
-    app = make_app({"g": "A->END"}, {"A": lambda flow: ran.append(flow.flow_key)})
+    gate = Gate()
+    app = make_app({"g": "A->END", "held": "H->END"}, {"A": lambda flow: ran.append(flow.flow_key), "H": gate})
     async with dwarf_engine(app) as engine, dwarf_engine(app, dsns=engine.dsns, workers=0) as creator:
         keys = await creator.create_many([("g", None, None)] * 50)
         for key in keys:
             assert (await creator.wait(key)).status is COMPLETED
-        for _ in range(50):
-            engine._ring(1)  # hints that say nothing
+        held = await engine.create("held")
+        await gate.reached()
+        gone, _ = await engine.run("g")
+        await engine.delete(gone)
+        dispatcher = engine._embedded[1].dispatcher
+        for key in [held, gone, *keys]:  # stale hints: for a step that runs, for one that was deleted, for closed ones; each three times
+            dispatcher._hints += [(FlowKey.parse(key).flow_id, 0)] * 3
+            engine._ring(1)
+        await until(lambda: not dispatcher._hints)
+        gate.open()
+        assert (await engine.wait(held)).status is COMPLETED
         await calm(engine)
-        assert sorted(ran) == sorted(keys)
+        assert sorted(ran) == sorted([*keys, gone])
+        assert gate.entered == 1
 
 
 @pytest.mark.row("F30")
 @on_loop
-async def test_one_worker_works_off_a_deep_backlog(dwarf_engine: Make) -> None:
+async def test_one_worker_works_off_a_deep_backlog(dwarf_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX"):  # nothing is found by looking again: only by what rings
+        monkeypatch.setattr(f"dwarf.dispatch.dispatcher.{name}", 30.0)
     ran = 0
 
     async def note(flow: Flow) -> None:
@@ -405,12 +417,11 @@ async def test_one_worker_works_off_a_deep_backlog(dwarf_engine: Make) -> None:
         ran += 1
 
     async with dwarf_engine(make_app({"g": "A->B->END"}, {"A": note, "B": note}), workers=1) as engine:
-        keys = await engine.create_many([("g", None, FlowOptions(fairness_key=f"k{n % 7}", priority=1 + n % 5)) for n in range(400)])
+        keys = await engine.create_many([("g", None, FlowOptions(fairness_key=f"k{n % 7}", priority=1 + n % 5)) for n in range(200)])
         await asyncio.gather(*map(engine.wait, keys))
-        assert ran == 800
+        assert ran == 400
 
 
-@pytest.mark.row("F31")
 @on_loop
 async def test_long_tasks_go_beyond_the_connections(dwarf_engine: Make) -> None:
     gate = Gate()

@@ -30,7 +30,7 @@ CHILD_DEPTH_MAX = 2
 FLOWS = 6
 TEXTS = ["", "ä\n\"\\'", "🧌" * 3, "nul\x00nul", "x" * 9_000, 2**70, -(2**63) - 1, 0.1, [], {"a": [None, {"b": "\u2028"}]}]
 ROUNDS = settings(
-    max_examples=int(os.environ.get("ROUNDS", "5")),
+    max_examples=int(os.environ.get("ROUNDS", "3")),
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -207,7 +207,7 @@ async def finish(engine: EngineUnderTest, keys: list[str]) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-@pytest.mark.row("F23", "F24", "F33", "A44", "K4")
+@pytest.mark.row("F23", "F24", "F33", "A44")
 def test_random_flows_end_as_in_the_reference(dwarf_engine: Make, engines: int) -> None:
     @given(flows=st.lists(examples(), min_size=FLOWS, max_size=FLOWS), workers=st.sampled_from([1, 3, 1000]))
     @ROUNDS
