@@ -75,8 +75,8 @@ class EngineUnderTest(Engine):
     async def settled(self, timeout: Duration = SETTLED_SECONDS_MAX) -> None:  # noqa: ASYNC109
         """Wait until no step is due or running: all that is left sleeps, waits for somebody, or has ended. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds_of(timeout, "timeout")):
-            while await asyncio.to_thread(lambda: any(is_busy(dsn) for dsn in self.dsns)):
-                await asyncio.sleep(LOOK_SECONDS)  # the database tells nobody
+            while await asyncio.to_thread(lambda: any(is_busy(dsn) for dsn in self.dsns)):  # noqa: ASYNC110  # the database tells nobody
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def advance(self, duration: Duration) -> timedelta:
         """Move the clock of all shards forward: sleepers wake, horizons pass, nobody's lease is lost.

@@ -220,7 +220,7 @@ async def test_instant_children_of_many_siblings_strand_nobody(dwarf_engine: Mak
         assert await invariants(engine) == []
 
 
-@pytest.mark.row("E19", "E20", "E2")
+@pytest.mark.row("E19", "E2")
 @on_loop
 async def test_depths_go_on_into_children_and_hundreds_of_levels_work(dwarf_engine: Make) -> None:
     gate = Gate()
