@@ -28,7 +28,7 @@ from dwarf.dispatch.assembly import NOTHING, Loaded, Parcel, load, needs_loading
 from dwarf.dispatch.claims import CLAIM_ROWS_MAX, Claimer
 from dwarf.dispatch.creating import Creates
 from dwarf.dispatch.ledger import Held, Ledger, Seat
-from dwarf.dispatch.recording import Recorder, Supply, claimable_after, failed, unreadable
+from dwarf.dispatch.recording import Recorder, Supply, claimable_after, failed, goes_on, unreadable
 from dwarf.dispatch.session import Session, Terms
 from dwarf.errors import ShardUnavailable
 from dwarf.keys import flow_name
@@ -249,10 +249,10 @@ class Dispatcher:
         faults.reach("report.taken", report)
         record = report.record
         at_once = record.kind is Kind.ADVANCE and not record.delay and not self._draining
-        keeps_slot = at_once and self._claimer.may_start_at_once(held.row.priority)
+        is_hot = at_once and self._claimer.may_start_at_once(held.row.priority)
         if report.graph is not None:
             held.child = report.graph
-        self._ledger.report(held, record, keeps_slot=keeps_slot)
+        self._ledger.report(held, record, is_hot=is_hot, keeps_slot=goes_on(record))
         self._recorder.put(held)
 
     # ---- claiming ----
@@ -371,7 +371,7 @@ class Dispatcher:
                 await self._load_and_send(helds[middle:])
             elif self._ledger.by_ticket(helds[0].ticket) is helds[0]:
                 log.exception("%s: what a step stands on cannot be read", self._control.name)
-                self._ledger.report(helds[0], unreadable(helds[0].row, error), keeps_slot=False)
+                self._ledger.report(helds[0], unreadable(helds[0].row, error))
                 self._recorder.put(helds[0])
 
     def _send(self, helds: Iterable[Held], loaded: Loaded = NOTHING) -> None:

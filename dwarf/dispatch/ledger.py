@@ -48,6 +48,7 @@ class Held(msgspec.Struct, gc=False):
     size: int = 0  # in bytes
     recording: bool = False
     keeps_slot: bool = True
+    is_hot: bool = False  # the successor starts at once when the record under way is stored
     record: Any = None  # the Record under way
     child: Any = None  # the ChildStart that goes with it
     first_branch: int | None = None
@@ -111,10 +112,11 @@ class Ledger:
     def at(self, flow_id: int, branch: int) -> Held | None:
         return self._places.get((flow_id, branch))
 
-    def report(self, held: Held, record: Any, *, keeps_slot: bool) -> None:
-        held.recording, held.record, held.keeps_slot = True, record, keeps_slot
+    def report(self, held: Held, record: Any, *, is_hot: bool = False, keeps_slot: bool = False) -> None:
+        """Take in what came of a row. A slot that is kept is free for others once the record is stored."""
+        held.recording, held.record, held.is_hot, held.keeps_slot = True, record, is_hot, is_hot or keeps_slot
         self._recording += 1
-        if not keeps_slot:
+        if not held.keeps_slot:
             held.seat.busy -= 1
 
     def advance(self, held: Held) -> None:

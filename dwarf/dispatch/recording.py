@@ -200,7 +200,7 @@ def entry_of(held: Held) -> Entry:
         record,
         row.join_branch,
         None if row.caller_flow is None else (row.caller_flow, row.caller_branch or 0),
-        hot=held.keeps_slot and record.kind is Kind.ADVANCE,
+        hot=held.is_hot,
         first_branch=held.first_branch if record.kind is Kind.FAN_OUT else None,
         joining=row.size is not None,
         unparks=row.parked,
@@ -234,6 +234,13 @@ def _failure(place: tuple[int, int, int], text: str, *, joins: bool) -> Record:
         error=clean_error(text),
         final_state=b"" if joins else EMPTY_OBJECT,
     )
+
+
+def goes_on(record: Record) -> bool:
+    """Tell whether a record makes something due at once, which may come before whatever else waits for the slot."""
+    if record.kind is Kind.PARK:
+        return record.child is not None
+    return record.kind in (Kind.ADVANCE, Kind.FAN_OUT, Kind.RETRY) and not record.delay
 
 
 def claimable_after(held: Held, entry: Entry) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 -- Return to pending what nobody runs any more: rows whose owner's session has expired, and rows past their own deadline.
--- Only a judge that has renewed without a gap for a whole session life expires others; anybody may act on a deadline. A
+-- Only a judge that has renewed without a gap for a whole session life expires others; an engine that was started again under the
+-- same engine id takes over from its own expired sessions at once; anybody may act on a deadline. A
 -- session that is missing counts as last seen when it was first found missing. The lease stays: a success that was already
 -- under way may still be recorded until the row is claimed anew. Returns the rows, at most p_limit.
 create function dwarf.sweep_v1(
@@ -41,6 +42,12 @@ begin
     where not exists (select from dwarf.peers p where p.session = o.owner)
     on conflict (session) do nothing;
     v_dead := array(select p.session from dwarf.peers p where p.expires_at <= v_now);
+  elsif p_by_session then
+    v_dead := array(
+      select p.session from dwarf.peers p
+      join dwarf.peers j on j.session = p_judge and j.engine_id = p.engine_id
+      where p.session <> p_judge and p.expires_at <= v_now
+    );
   end if;
   select array_agg(x.flow_id), array_agg(x.branch), array_agg(x.owner), array_agg(x.why) into v_flow, v_branch, v_owner, v_why
   from (

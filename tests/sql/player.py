@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from hashlib import sha256
@@ -44,6 +45,7 @@ BLOCK = 1 << 20
 SESSION_LIFE_MS = 30_000
 PRIORITY = 3
 ROUNDS_MAX = 100_000
+ENGINES = itertools.count(1)  # every player is an engine of its own
 
 
 class Gone(Exception):
@@ -72,7 +74,7 @@ class Player:
         self.graph_ids: dict[str, int] = {}
         for url, graph in graphs.items():
             self._freeze(url, graph)
-        self.session: int = self.do(self.store.start_session(1, life_ms=SESSION_LIFE_MS, now=self.micros))
+        self.session: int = self.do(self.store.start_session(next(ENGINES), life_ms=SESSION_LIFE_MS, now=self.micros))
         self.lanes: dict[int, list[int]] = {}
         self.block = (0, 0)
         self.runs = 0

@@ -956,6 +956,26 @@ def test_a_sweep_by_session_needs_a_judge_that_has_watched_for_a_whole_life(desk
     assert sweep(61) == ["session"] * 2
 
 
+@pytest.mark.row("G26")
+def test_an_engine_that_starts_again_takes_over_from_its_own_expired_session_at_once(desk: Desk) -> None:
+    store = desk.store
+
+    def start(engine: int, second: int) -> int:
+        return desk.do(store.start_session(engine, life_ms=LIFE_MS, now=micros(minute(second / 60))))
+
+    def sweep(judge: int, second: int) -> list[int]:
+        rows = desk.do(store.sweep(judge, life_ms=LIFE_MS, by_session=True, limit=9, now=micros(minute(second / 60))))
+        return [row.owner for row in rows]
+
+    crashed = start(7, 0)
+    new = NewFlows(["0" * 16], ["w"], [desk.graph_id], ["A"], [b"{}"], [3], [86_400_000])
+    desk.do(store.create_flows(new, session=crashed, now=micros(NOON)))
+    again, another = start(7, 29), start(8, 29)
+    assert sweep(again, 29) == [], "it has not expired"
+    assert sweep(another, 31) == [], "nobody else has watched for long enough"
+    assert sweep(again, 31) == [crashed]
+
+
 def test_a_session_that_ended_in_good_order_is_swept_at_once_and_a_missing_one_after_a_life(desk: Desk) -> None:
     store, judge = desk.store, desk.session
     desk.view.execute("update dwarf.peers set steady_since = steady_since - interval '1 hour', expires_at = expires_at + interval '1 hour'")

@@ -51,7 +51,7 @@ def test_a_row_goes_where_there_is_most_room() -> None:
 def test_a_successor_that_starts_at_once_keeps_ticket_and_slot() -> None:
     made = ledger(2)
     held = hold(made)
-    made.report(held, Record(kind=Kind.ADVANCE, branch=0, seq=1, task="B"), keeps_slot=True)
+    made.report(held, Record(kind=Kind.ADVANCE, branch=0, seq=1, task="B"), is_hot=True)
     assert (made.free, made.running) == (1, [])
     made.advance(held)
     assert (held.row.seq, held.row.lease, held.row.task) == (2, 2, "B")
@@ -61,10 +61,19 @@ def test_a_successor_that_starts_at_once_keeps_ticket_and_slot() -> None:
 def test_without_a_successor_the_slot_is_free_before_the_commit_and_only_once() -> None:
     made = ledger(2)
     held = hold(made)
-    made.report(held, Record(kind=Kind.CLOSE, branch=0, seq=1), keeps_slot=False)
+    made.report(held, Record(kind=Kind.CLOSE, branch=0, seq=1))
     assert made.free == 2
     made.drop(held)
     assert (made.free, len(made), made.at(1, 0)) == (2, 0, None)
+
+
+def test_a_slot_that_is_kept_is_free_after_the_commit() -> None:
+    made = ledger(1)
+    held = hold(made)
+    made.report(held, Record(kind=Kind.ADVANCE, branch=0, seq=1, task="B"), keeps_slot=True)
+    assert (made.free, held.is_hot) == (0, False)
+    made.drop(held)
+    assert made.free == 1
 
 
 def test_a_withdrawn_row_is_forgotten_but_its_slot_is_busy_until_the_task_has_ended() -> None:
