@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from dwarf.hosts.host import Host
 from dwarf.hosts.run import settle
 from dwarf.inputs import Base
 from dwarf.keys import flow_name
+from dwarf.outcome import clean_error
 from dwarf.record import Record
 from dwarf.routing import plan_of
 from dwarf.wire import (
@@ -249,7 +251,8 @@ class Executor:
         """Log what failed and where in the task: a flow keeps the text alone."""
         assigned = run.assignment
         name = flow_name(self._shard, assigned.flow_id)
-        log.warning("task %r of flow %s (%s) failed: %s", assigned.task, name, assigned.workflow, text, exc_info=error)
+        trace = "" if error is None else "\n" + clean_error("".join(traceback.format_exception(error)))  # any text may be in it
+        log.warning("task %r of flow %s (%s) failed: %s%s", assigned.task, name, assigned.workflow, text, trace)
 
     async def _with_child(self, run: Run, effect: Effect, url: str) -> tuple[GraphForm | None, Record]:
         try:
