@@ -248,7 +248,7 @@ class Dispatcher:
             return  # withdrawn meanwhile: the row is no longer ours
         faults.reach("report.taken", report)
         record = report.record
-        at_once = record.kind is Kind.ADVANCE and not record.delay and not self._draining
+        at_once = record.kind is Kind.ADVANCE and not record.delay and not self._draining and self._session.may_take
         is_hot = at_once and self._claimer.may_start_at_once(held.row.priority)
         if report.graph is not None:
             held.child = report.graph
@@ -300,7 +300,7 @@ class Dispatcher:
     def _keep_slots(self, rows: list[ClaimedRow]) -> int:
         """Keep slots for a claim that has these rows already, all but some for what is created meanwhile; return how many in all."""
         self._ledger.claiming = len(rows)
-        free = self._ledger.free
+        free = self._ledger.free if self._session.may_take else 0
         self._ledger.claiming += free if free < SLOTS_SHARED_MIN else free - free // 4
         return self._ledger.claiming
 
@@ -398,7 +398,9 @@ class Dispatcher:
 
     def _room(self, flows: Sequence[NewFlow]) -> bool:
         """Tell whether these flows may be born claimed, and keep slots for them if so."""
-        if self._draining or not all(self._claimer.may_start_at_once(flow.priority) for flow in flows) or len(flows) > self._ledger.free:
+        if self._draining or not self._session.may_take or len(flows) > self._ledger.free:
+            return False
+        if not all(self._claimer.may_start_at_once(flow.priority) for flow in flows):
             return False
         self._ledger.creating += len(flows)
         return True

@@ -54,6 +54,11 @@ class Session:
         """How often the session is renewed, in seconds."""
         return self._terms.life / RENEWALS_PER_LIFE
 
+    @property
+    def may_take(self) -> bool:
+        """True while renewals succeed: half a life without one is no time to take on more."""
+        return _clock() - self._renewed_at < self._terms.life / 2
+
     async def start(self, *, patience: float) -> None:
         terms = self._terms
         self._renewed_at = _clock()
@@ -66,7 +71,6 @@ class Session:
         pause = 0.0  # the first renewal tells at once that this is a dispatcher
         while True:
             await asyncio.sleep(pause)
-            pause = interval
             tried_at = _clock()
             faults.reach("renew.sent")
             try:
@@ -80,10 +84,12 @@ class Session:
                 if _clock() - self._renewed_at >= self._terms.life:
                     raise SessionLost(f"session {self.number} could not be renewed for {self._terms.life:g} s: {error}") from error
                 log.warning("%s: session %d could not be renewed: %s", self._pool.name, self.number, error)
+                pause = max(min(interval, self._renewed_at + self._terms.life - _clock()), 0.0)
                 continue
             if not is_known:
                 raise SessionLost(f"session {self.number} is no longer registered")
             self._renewed_at = tried_at
+            pause = interval
 
     async def sweep(self, on_swept: Callable[[list[SweptRow]], None]) -> None:
         """Take back what nobody runs any more: at once, and then again and again. The dead are looked for at every renewal."""

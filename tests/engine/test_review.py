@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
-from dwarf import END, App, Flow, FlowOptions, Graph, ShardUnavailable, Status
+from dwarf import END, App, Flow, FlowOptions, Graph, ShardUnavailable, Status, faults
 from dwarf.channel import MemoryEnd, memory_pair
 from dwarf.dispatch import ledger
 from dwarf.dispatch.dispatcher import Dispatcher
@@ -20,6 +21,7 @@ from dwarf.lanes import LaneWriter
 from dwarf.new_flow import freeze
 from dwarf.status import StepStatus
 from dwarf.store import Store
+from dwarf.testing import EngineUnderTest
 from dwarf.waits import Found, WaitHub
 from dwarf.wire import Assign, Assignment, Freed, GraphForm, Reports, Withdraw
 from tests.engine.rows_support import Gate, Make, line, make_app, on_loop, until
@@ -416,3 +418,19 @@ async def test_asking_for_a_flow_over_and_over_costs_no_more_than_asking_once() 
             again()
             await until(lambda: sum(len(flow_ids) for *_, flow_ids in hub._plan) == 2)
     await hub.close()
+
+
+@on_loop
+async def test_a_session_that_is_not_renewed_takes_on_nothing_more() -> None:
+    async with EngineUnderTest(make_app({"it": line("A")}), "unrenewed", session_seconds=6) as engine:
+        session = engine._embedded[1].dispatcher._session
+        with psycopg.connect(engine.dsn) as other:
+            other.execute("select 1 from dwarf.peers for update")
+            await until(lambda: not session.may_take, "its last renewal is half a life ago")
+            key = await engine.create("it")
+            claims = Counter[str]()
+            with faults.armed("claim.sent", lambda _: claims.update(["sent"])):
+                await until(lambda: claims["sent"] >= 3, "it goes on looking")
+            assert other.execute("select status, owner from dwarf.active").fetchall() == [(1, None)]
+        assert (await engine.wait(key, 60)).status is Status.COMPLETED
+        assert engine.counters(1).swept == 0
