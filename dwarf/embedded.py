@@ -119,13 +119,16 @@ class EmbeddedShard:
 
     async def _supervise(self, dispatcher: Dispatcher) -> None:
         """Run the pair, and start a new one whenever it ends."""
+        clock = asyncio.get_running_loop().time
         attempt = 0
         while self._supervisor is not None:  # a cancellation that comes together with an error is hidden by the group of errors
+            began = clock()
             try:
                 await self._run(dispatcher)
             except Exception as error:
                 self.sessions_lost += 1
-                log.warning("shard %d: dispatching ended and starts anew: %s", self.shard.index, _root(error))
+                log.warning("shard %d: dispatching ended: %s", self.shard.index, _root(error))
+            attempt = 0 if clock() - began > self._terms.life else attempt
             self._dispatcher = None
             await dispatcher.close(in_order=False)
             if self._is_stopping:

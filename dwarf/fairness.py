@@ -35,7 +35,7 @@ class Shares:
         return quotas
 
     def charge(self, key: str, starts: int, weight: float) -> None:
-        """Count starts of a key, claimed or begun at once."""
+        """Count starts of a key."""
         self._passes[key] = max(self._passes.get(key, 0.0), self._pass) + starts / sane(weight)
 
     def _observe(self, weights: Mapping[str, float]) -> None:

@@ -33,7 +33,7 @@ SHARDS_MAX = 100
 _server: Server | None = None
 
 
-def test_server() -> Server:
+def shared_server() -> Server:
     """Return the server of this test run, started if need be. It stops when the last process of the run that uses it ends."""
     global _server  # noqa: PLW0603
     if _server is None:
@@ -57,7 +57,7 @@ class EngineUnderTest(Engine):
         self._owned: list[str] = []
         self.dsns = list(dsns)
         if not self.dsns:
-            self._server = server = server or test_server()
+            self._server = server = server or shared_server()
             template = template_database(server)
             self.dsns = self._owned = [create_database(server, name, template=template) for _ in range(shards)]
         settings = {"grace": GRACE_SECONDS, **settings}

@@ -15,8 +15,7 @@ from dwarf.dispatch.session import SessionLost
 from dwarf.pool import Unreached
 from dwarf.store import Store
 from dwarf.testing.databases import create_database, fresh_database, template_database
-from dwarf.testing.engine import EngineUnderTest
-from dwarf.testing.engine import test_server as shared_server
+from dwarf.testing.engine import EngineUnderTest, shared_server
 from dwarf.testing.postgres import EMBEDDED, QUICK, Server, find_bindir
 from tests.engine.shaky import connections, down, frozen, number, owned
 from tests.engine.victims import until

@@ -19,8 +19,7 @@ import pytest
 
 from dwarf import END, App, Conflict, DwarfError, Flow, Graph, Status
 from dwarf.testing.databases import fresh_database
-from dwarf.testing.engine import EngineUnderTest
-from dwarf.testing.engine import test_server as shared_server
+from dwarf.testing.engine import EngineUnderTest, shared_server
 from tests.engine import victim
 from tests.engine.shaky import number, owned
 from tests.engine.victims import left_over, most_runs, until

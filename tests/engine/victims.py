@@ -16,7 +16,7 @@ import psycopg
 
 from dwarf import Client, Engine, Query, Shard, Status
 from dwarf.testing.databases import fresh_database
-from dwarf.testing.engine import EngineUnderTest, test_server
+from dwarf.testing.engine import EngineUnderTest, shared_server
 from tests.engine import victim
 from tests.sql.plays import broken
 
@@ -114,7 +114,7 @@ def most_runs(notes: Path, *, kills: int) -> int:
 
 async def killed_and_finished(name: str, folder: Path, flows: int, fault: str | tuple[str, str, str, str]) -> None:
     """Kill a victim at a fault on a database of its own, finish its flows, and check everything."""
-    with fresh_database(test_server(), name) as dsn:
+    with fresh_database(shared_server(), name) as dsn:
         notes = folder / f"{name}.notes"
         creates_itself = isinstance(fault, str) and fault.startswith("create")
         if not creates_itself:
