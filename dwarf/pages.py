@@ -109,6 +109,9 @@ def merge(query: CheckedQuery, pages: Mapping[int, ShardPage], asked: Mapping[in
             places[shard] = position(page.flows[taken[shard] - 1], closed=closed) if taken[shard] else asked[shard]
         elif page.more is not None:
             places[shard] = page.more
+    # The end is an empty page: who goes on until then, or until there is no cursor, ends either way. A search by key has one page.
+    if items and not places and query.search_key is None:
+        places = {shard: position(pages[shard].flows[count - 1], closed=closed) for shard, count in taken.items() if count}
     errors = {shard: page.error for shard, page in pages.items() if page.error}
     return Page(items, encode_cursor(places, query), errors)
 

@@ -252,7 +252,7 @@ class Executor:
         assigned = run.assignment
         name = flow_name(self._shard, assigned.flow_id)
         trace = "" if error is None else "\n" + clean_error("".join(traceback.format_exception(error)))  # any text may be in it
-        log.warning("task %r of flow %s (%s) failed: %s%s", assigned.task, name, assigned.workflow, text, trace)
+        log.info("task %r of flow %s (%s) failed: %s%s", assigned.task, name, assigned.workflow, text, trace)
 
     async def _with_child(self, run: Run, effect: Effect, url: str) -> tuple[GraphForm | None, Record]:
         try:

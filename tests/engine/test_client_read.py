@@ -284,7 +284,7 @@ def test_a_history_is_the_steps_in_order(stage: MakeStage) -> None:
     assert [step.successor_key for step in steps] == [steps[1].step_key, steps[2].step_key, ""]
     assert [step.previous_key for step in steps] == ["", steps[0].step_key, steps[1].step_key]
     assert [step.next_key for step in steps] == [steps[1].step_key, steps[2].step_key, ""]
-    assert {step.engine_id for step in steps} == {1}
+    assert {step.engine_id for step in steps} == {on.player.engine}
     for step in steps:
         assert step.started_at is not None
         assert step.created_at <= step.started_at <= step.updated_at  # type: ignore[operator]

@@ -88,7 +88,7 @@ async def test_what_a_task_raises_is_logged_with_its_place(caplog: pytest.LogCap
         flow.no_such_thing()  # type: ignore[attr-defined]
 
     async with EngineUnderTest(app_of(broken=broken), "logged") as engine:
-        with caplog.at_level(logging.WARNING, "dwarf.executor"):
+        with caplog.at_level(logging.INFO, "dwarf.executor"):
             key, outcome = await engine.run("broken", timeout=60)
     assert outcome.status is Status.FAILED
     assert "task 'broken' of flow" in caplog.text

@@ -74,7 +74,8 @@ class Player:
         self.graph_ids: dict[str, int] = {}
         for url, graph in graphs.items():
             self._freeze(url, graph)
-        self.session: int = self.do(self.store.start_session(next(ENGINES), life_ms=SESSION_LIFE_MS, now=self.micros))
+        self.engine = next(ENGINES)
+        self.session: int = self.do(self.store.start_session(self.engine, life_ms=SESSION_LIFE_MS, now=self.micros))
         self.lanes: dict[int, list[int]] = {}
         self.block = (0, 0)
         self.runs = 0

@@ -31,7 +31,7 @@ def test_played_through_sql_a_flow_ends_as_in_the_reference(database: str) -> No
         finish(expected)
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("truncate dwarf.live, dwarf.active, dwarf.parks, dwarf.signals")
-            connection.execute("select dwarf.ensure_partitions(1)")
+            connection.execute("select dwarf.ensure_partitions(1, %s)", (NOON,))
         player = Player(database, {"it": graph}, tasks, seed=seed, now=NOON)
         player.chain_steps_max = chain
         flow_id = player.create("it", state)
