@@ -19,6 +19,7 @@ from dwarf.pool import Pool, Unreached
 from dwarf.reads import Reads
 from tests.engine.conftest import MakeStage
 from tests.engine.stage import Stage, line
+from tests.servers import wait_until
 
 NOWHERE = "host=127.0.0.1 port=1 password=hunter2 connect_timeout=2"
 
@@ -113,7 +114,8 @@ def test_starting_and_closing_twice_is_fine(stage: MakeStage) -> None:
 
     on.do(life())
     on.turn()
-    assert on.player.one("select count(*) as n from pg_stat_activity where application_name = 'dwarf client'").n == 1
+    count = "select count(*) as n from pg_stat_activity where application_name = 'dwarf client'"
+    wait_until(lambda: on.player.one(count).n == 1, "the server has seen that the others are closed")
 
 
 @pytest.mark.row("J7")
