@@ -67,7 +67,8 @@ def test_a_shard_that_cannot_be_opened_fails_the_start(stage: MakeStage, monkeyp
     assert caught.value.status == 503
     assert "hunter2" not in str(caught.value)
     on.turn()
-    assert on.player.all("select 1 from pg_stat_activity where application_name = 'to be closed'") == []
+    left = "select 1 from pg_stat_activity where application_name = 'to be closed'"
+    wait_until(lambda: on.player.all(left) == [], "the server has seen that they are closed")
     with pytest.raises(ShardUnavailable):
         on.do(client.create("line"))
 
