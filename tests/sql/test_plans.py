@@ -439,7 +439,7 @@ BOUNDS = {
     "claim_behind_a_cursor": (12, 24, 20),
     "wake": (11, 24, 20),
     "next_wake": (0, 0, 400),  # what the wake before has left
-    "release": (10, 24, 20),
+    "release": (10, 32, 20),
     "load_documents": (2, 6, 20),
     "load_changes": (2, 6, 20),
     "load_sources": (2, 6, 20),
