@@ -62,6 +62,11 @@ def micros(value: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
+def moment(value: int) -> datetime:
+    """Return the time at whole microseconds after the server's epoch: the inverse of `micros`."""
+    return EPOCH + value * _MICROSECOND
+
+
 # ---- arrays ----
 
 

@@ -22,13 +22,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
 from dwarf import partitions
-from dwarf.arrays import EPOCH
+from dwarf.arrays import moment
 from dwarf.errors import ShardUnavailable
+from dwarf.keys import LOW_BITS, LOW_MAX
 from dwarf.pool import Pool
 
 REMOVALS_AT_ONCE = 100
@@ -138,7 +139,7 @@ class Chores:
         except ShardUnavailable:
             raise
         except Exception as error:
-            log.warning("flow %d-%d is too old and cannot be terminated: %s", root >> 36, root & (1 << 36) - 1, error)
+            log.warning("flow %d-%d is too old and cannot be terminated: %s", root >> LOW_BITS, root & LOW_MAX, error)
             done.unexpired.append(root)
 
     async def _forget_sessions(self, done: Done, now: int | None) -> None:
@@ -183,8 +184,3 @@ class Chores:
     async def _measure(self, done: Done, session: int, now: int | None) -> None:
         every_ms = self._terms.gauges_every_ms
         done.has_measured = await self._pool.run(lambda store: store.refresh_gauges(session, every_ms, now=now))
-
-
-def moment(micros: int) -> datetime:
-    """Return a time of the database's."""
-    return EPOCH + timedelta(microseconds=micros)

@@ -111,7 +111,7 @@ class Creation:
             if asked not in known:
                 known[asked] = await self._graph_on(self._shards[shard], each.workflow, graph)
             thread = each.options.thread_key
-            flows.append(complete(each, _new_token(), known[asked], None if thread is None else threads[thread][1]))
+            flows.append(complete(each, new_token(), known[asked], None if thread is None else threads[thread][1]))
         return flows
 
     async def _graph_on(self, shard: ShardClient, url: str, graph: FrozenGraph | None) -> tuple[int, str]:
@@ -149,7 +149,7 @@ class Creation:
         if home is None:
             raise ShardUnavailable("every shard is cordoned: there is none that takes new flows")
         on = await self._graph_on(self._shards[home], draft.workflow, graph)
-        flow = complete(draft, _new_token(), on, None if thread is None else threads[thread][1])
+        flow = complete(draft, new_token(), on, None if thread is None else threads[thread][1])
         made = await self._shards[home].create_keyed(key, flow)
         if made.state == "created":
             self._ring(home)
@@ -184,5 +184,5 @@ async def _all(calls: Sequence[Coroutine[Any, Any, list[int]]]) -> list[list[int
         return [error]
 
 
-def _new_token() -> str:
+def new_token() -> str:
     return secrets.token_hex(TOKEN_CHARS // 2)

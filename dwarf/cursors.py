@@ -19,13 +19,13 @@ PATIENCE = 20  # times what the last claim from the bottom took passes until the
 
 
 class Cursors:
-    """The cursors of one dispatcher in one shard, by half and band. A key without one is claimed from its bottom."""
+    """The cursors of one dispatcher in one shard, by half (None: both) and band. A key without one is claimed from its bottom."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[int, int], dict[str, int]] = {}
-        self._until: dict[tuple[int, int], float] = {}
+        self._since: dict[tuple[int | None, int], dict[str, int]] = {}
+        self._until: dict[tuple[int | None, int], float] = {}
 
-    def since(self, half: int, priority: int, *, now: float) -> dict[str, int]:
+    def since(self, half: int | None, priority: int, *, now: float) -> dict[str, int]:
         """Return where to go on in each key, for `Store.claim`: nothing when it is time to begin at the bottom."""
         place = (half, priority)
         if now >= self._until.get(place, now):
@@ -34,7 +34,7 @@ class Cursors:
             return {}
         return self._since[place]
 
-    def note(self, half: int, priority: int, rows: Iterable[ClaimedRow], *, began: float, ended: float) -> None:
+    def note(self, half: int | None, priority: int, rows: Iterable[ClaimedRow], *, began: float, ended: float) -> None:
         """Take in what a claim brought that went by `since`, with the times before and after it in seconds."""
         place, rows = (half, priority), list(rows)
         if place not in self._until:

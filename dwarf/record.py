@@ -12,7 +12,9 @@ import msgspec
 
 from dwarf.changes import NOTHING, Changes
 from dwarf.inputs import Input, Position
+from dwarf.outcome import clean_error
 from dwarf.status import StepStatus
+from dwarf.values import EMPTY_OBJECT
 
 
 class Todo(IntEnum):
@@ -126,3 +128,18 @@ class Record(msgspec.Struct, kw_only=True):
     child: Child | None = None
     kept: bytes | None = None
     next_input: Input | None = None  # stays in the executor: what a successor that starts at once reads
+
+    @classmethod
+    def of_failure(cls, step: tuple[int, int, int], error: str, *, in_cohort: bool) -> Record:
+        """Return what to store for a step, by (branch, seq, lease), of which nothing but its error can be: no edge is taken."""
+        branch, seq, lease = step
+        return cls(
+            kind=Kind.ARRIVE if in_cohort else Kind.CLOSE,
+            branch=branch,
+            seq=seq,
+            lease=lease,
+            status=StepStatus.FAILED,
+            via=Via.ERROR,
+            error=clean_error(error),
+            final_state=b"" if in_cohort else EMPTY_OBJECT,
+        )

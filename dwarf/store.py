@@ -262,40 +262,19 @@ class Store:
         session: int,
         quotas: Mapping[str, int],
         *,
-        half: int,
+        half: int | None,
         priority: int,
         since: Mapping[str, int] | None = None,
         now: int | None = None,
     ) -> list[ClaimedRow]:
-        """Claim due rows of one half and one band, at most `quotas[key]` of each fairness key, oldest first in a key.
+        """Claim due rows of one half, or of both (None), and one band, at most `quotas[key]` of each fairness key, oldest first.
 
         `since`: of a key in it, only rows that became due then or later (`dwarf.cursors`).
         """
         columns = await self._call(
             "claim",
             _int4(session),
-            (int2(half), INT2),
-            (int2(priority), INT2),
-            (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY),
-            (int4_array(list(quotas.values())), arrays.INT4_ARRAY),
-            (arrays.micros_array([since.get(key) for key in quotas]) if since else None, arrays.TIMESTAMPTZ_ARRAY),
-            _time(now),
-        )
-        return read_rows(ClaimedRow, CLAIMED, columns)
-
-    async def claim_oldest(
-        self,
-        session: int,
-        quotas: Mapping[str, int],
-        *,
-        priority: int,
-        since: Mapping[str, int] | None = None,
-        now: int | None = None,
-    ) -> list[ClaimedRow]:
-        """Claim due rows of one band and both halves, at most `quotas[key]` of each fairness key, oldest first in a key."""
-        columns = await self._call(
-            "claim_oldest",
-            _int4(session),
+            (None if half is None else int2(half), INT2),
             (int2(priority), INT2),
             (arrays.text_array(list(quotas)), arrays.TEXT_ARRAY),
             (int4_array(list(quotas.values())), arrays.INT4_ARRAY),

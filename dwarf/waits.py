@@ -20,7 +20,7 @@ from itertools import count
 import msgspec
 
 from dwarf.errors import NotFound, ShardUnavailable
-from dwarf.keys import LOW_BITS, LOW_MAX
+from dwarf.keys import flow_name
 from dwarf.status import Status
 
 LOOK_SECONDS_MIN = 0.002  # between two looks at a flow: first this, in the end the other
@@ -49,7 +49,7 @@ Watch = asyncio.Future["Ended | None"]
 
 
 class WaitHub:
-    """Those who wait for flows of a shard. `look` asks where flows stand; `name_of` is what errors call a flow."""
+    """Those who wait for flows of a shard. `look` asks where flows stand."""
 
     def __init__(self, shard: int, look: Look) -> None:
         self._shard = shard
@@ -204,7 +204,7 @@ class WaitHub:
             for flow_id in chunk:
                 stand = found.get(flow_id, True)
                 if stand is True:
-                    self._fail(flow_id, NotFound(f"flow {self._name_of(flow_id)} does not exist any more"))
+                    self._fail(flow_id, NotFound(f"flow {flow_name(self._shard, flow_id)} does not exist any more"))
                 elif stand is not False:
                     self._resolve(flow_id, stand)
         return True
@@ -227,7 +227,4 @@ class WaitHub:
                 del self._watches[flow_id]
 
     def _closed(self, flow_id: int) -> ShardUnavailable:
-        return ShardUnavailable(f"the client was closed while it waited for flow {self._name_of(flow_id)}, which runs on")
-
-    def _name_of(self, flow_id: int) -> str:
-        return f"{self._shard}-{flow_id >> LOW_BITS}-{flow_id & LOW_MAX}"
+        return ShardUnavailable(f"the client was closed while it waited for flow {flow_name(self._shard, flow_id)}, which runs on")

@@ -243,7 +243,6 @@ comment on function dwarf.due_bands_v1 is 'Bands of a half that have due work, b
 comment on function dwarf.due_keys_v1 is 'Fairness keys with due work in a band, each with the lowest weight due.';
 comment on function dwarf.put_graphs_v1 is 'Store graphs once per hash and return their numbers.';
 comment on function dwarf.claim_v1 is 'Claim due steps of one half and band, for each key at most its quota, oldest first.';
-comment on function dwarf.claim_oldest_v1 is 'Claim due steps of a band by their age, whichever half of the trees they are in.';
 comment on function dwarf.claim_these_v1 is 'Claim the steps named where they are due.';
 comment on function dwarf.take_v1 is 'Mark locked rows as running and return what running them takes.';
 comment on function dwarf.record_v1 is 'Record one batch of finished steps, in one commit.';

@@ -383,7 +383,6 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/take_v1.sql
 -- include functions/observe_v1.sql
 -- include functions/claim_v1.sql
--- include functions/claim_oldest_v1.sql
 -- include functions/chain.sql
 -- include functions/lanes_v1.sql
 -- include functions/record_linear_v1.sql

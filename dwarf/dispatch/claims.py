@@ -16,7 +16,7 @@ from dwarf.store import DueKey, Store
 
 KEYS_OBSERVED_MAX = 1_000  # of a half and band, in one look
 CLAIM_ROWS_MAX = 500  # of one statement
-BOTH_HALVES = 2  # the place of the cursor of claims from both
+BOTH_HALVES = (None,)
 
 
 class Claimer:
@@ -24,7 +24,7 @@ class Claimer:
 
     def __init__(self, session: int) -> None:
         self._session = session
-        self._halves: tuple[int, ...] = ()  # in the order in which they are claimed; none when the session is alone
+        self._halves: tuple[int | None, ...] = BOTH_HALVES  # in the order in which they are claimed
         self._shares: dict[int, Shares] = {}
         self._cursors = Cursors()
         self._clock = time.monotonic
@@ -57,7 +57,7 @@ class Claimer:
         """Learn which sessions dispatch. Alone, a key's steps are claimed by age; of two, each begins with a half of its own."""
         others = [session for session in dispatchers if session != self._session]
         place = sum(session < self._session for session in others) & 1
-        self._halves = (place, 1 - place) if others else ()
+        self._halves = (place, 1 - place) if others else BOTH_HALVES
 
     async def _claim_band(self, store: Store, priority: int, due: list[DueKey], slots: int, rows: list[ClaimedRow]) -> bool:
         """Claim from one band; tell whether it has more due work than there were slots."""
@@ -65,12 +65,10 @@ class Claimer:
         weights = {key.fairness_key: key.weight for key in due}
         for key in due:
             weights[key.fairness_key] = min(weights[key.fairness_key], key.weight)
-        halves = {half: {key.fairness_key for key in due if key.half == half} for half in self._halves}
+        halves = {half: {key.fairness_key for key in due if half is None or key.half == half} for half in self._halves}
         while weights and slots > 0:
             quotas = shares.quotas(weights, min(slots, CLAIM_ROWS_MAX))
             taken = dict.fromkeys(quotas, 0)
-            if not halves:
-                _add(await self._take(store, BOTH_HALVES, priority, quotas), rows, taken)
             for half, keys in halves.items():
                 wanted = {key: quota - taken[key] for key, quota in quotas.items() if key in keys and quota > taken[key]}
                 if wanted:
@@ -81,14 +79,11 @@ class Claimer:
             weights = {name: weight for name, weight in weights.items() if taken.get(name, 0) == quotas.get(name, 0)}
         return bool(weights)
 
-    async def _take(self, store: Store, half: int, priority: int, quotas: dict[str, int]) -> list[ClaimedRow]:
+    async def _take(self, store: Store, half: int | None, priority: int, quotas: dict[str, int]) -> list[ClaimedRow]:
         """Claim by quotas in one statement, behind what was claimed already where that is dear."""
         began = self._clock()
         since = self._cursors.since(half, priority, now=began)
-        if half == BOTH_HALVES:
-            claimed = await store.claim_oldest(self._session, quotas, priority=priority, since=since)
-        else:
-            claimed = await store.claim(self._session, quotas, half=half, priority=priority, since=since)
+        claimed = await store.claim(self._session, quotas, half=half, priority=priority, since=since)
         self._cursors.note(half, priority, claimed, began=began, ended=self._clock())
         return claimed
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dwarf import faults
 from dwarf.dispatch.assembly import LEASE_MARGIN_MS
 from dwarf.inserts import Inserts, columns
+from dwarf.keys import LOW_BITS
 from dwarf.new_flow import NewFlow
 from dwarf.pool import Pool
 from dwarf.rows import ClaimedRow
 
 DAY_HOURS = 24
-HOUR_SHIFT = 36
 
 
 class Creates(Inserts):
@@ -60,6 +60,6 @@ def born_row(flow: NewFlow, flow_id: int, created_at: int) -> ClaimedRow:
     """Return the entry step's row as a claim would have returned it."""
     return ClaimedRow(
         flow_id, 0, 1, 1, flow.entry_task, 0, 0, 1, created_at, created_at + (flow.budget_ms + LEASE_MARGIN_MS) * 1000, False,
-        0, 0, None, 0, None, None, None, None, None, flow.fairness_key, flow.priority, (flow_id >> HOUR_SHIFT) // DAY_HOURS,
+        0, 0, None, 0, None, None, None, None, None, flow.fairness_key, flow.priority, (flow_id >> LOW_BITS) // DAY_HOURS,
         flow_id, None, None, flow.token, flow.graph_id, flow.workflow, flow.budget_ms, created_at, 0, None, flow.baggage, flow.input,
     )  # fmt: skip

@@ -3,7 +3,7 @@
     claim loop     look (sleepers, signals) -> due bands and keys -> claim by shares -> load -> Assign
     seat loops     one per executor: Hello, Reports, Freed, Unstarted
     lane loops     batches of records -> one commit each -> Committed, hints of what became claimable
-    create loop    batches of creates, born claimed where there is room
+    creates        in batches, born claimed where there is room
     session loops  renewal, sweep
 
 Owns its session, its lanes, its connections and the ledger. Never decodes user state and never runs a task. When the

@@ -1,8 +1,8 @@
 """What a dispatcher has handed out: which executor holds which row, and how much room is left. Pure bookkeeping.
 
-assigned --Report, successor may start at once--> recording, the slot is kept
-         --Report, otherwise--------------------> recording, the slot is free
-         --Withdraw-----------------------------> leaving: forgotten as a row, the slot is busy until Freed
+assigned --Report, the row goes on--> recording, the slot is kept: what comes next may be due before all else
+         --Report, otherwise--------> recording, the slot is free
+         --Withdraw-----------------> leaving: forgotten as a row, the slot is busy until Freed
 recording --recorded, started--> assigned (the next step, under the same ticket)
           --recorded, over-----> gone
 """
@@ -83,9 +83,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._held)
-
-    def __contains__(self, place: tuple[int, int]) -> bool:
-        return place in self._places
 
     def hold(self, row: ClaimedRow) -> Held | None:
         """Give a claimed row to the executor with the most room; None when there is no executor.

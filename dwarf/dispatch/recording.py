@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import deque
 from collections.abc import Callable
 
 from dwarf import faults
 from dwarf.batch import ChildStart, Entry
+from dwarf.creation import new_token
 from dwarf.database import Disposition, classify
 from dwarf.dispatch.ledger import Held
 from dwarf.errors import ShardUnavailable
 from dwarf.lanes import LaneLost, LaneWriter, Written
-from dwarf.outcome import clean_error
 from dwarf.pool import Pool
-from dwarf.record import Kind, Record, Via
+from dwarf.record import Kind, Record
 from dwarf.rows import ClaimedRow
-from dwarf.status import StepStatus
-from dwarf.values import EMPTY_OBJECT
 from dwarf.wire import GraphForm
 
 BATCH_RECORDS_MAX = 500
@@ -46,10 +43,6 @@ class Recorder:
     def put(self, held: Held) -> None:
         """Record what an executor reported of a row: `held.record`."""
         self._lanes[held.row.root_id % len(self._lanes)].put(held)
-
-    @property
-    def is_idle(self) -> bool:
-        return all(lane.is_idle for lane in self._lanes)
 
     @property
     def retried(self) -> int:
@@ -82,10 +75,6 @@ class Lane:
         self._there_is_work = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
-
-    @property
-    def is_idle(self) -> bool:
-        return self.idle.is_set()
 
     def put(self, held: Held) -> None:
         self._pending.append(held)
@@ -132,7 +121,7 @@ class Lane:
         except Exception as error:
             is_hopeless = classify(error) is Disposition.FATAL and not isinstance(error, ShardUnavailable)
             if is_hopeless and len(batch) == 1:
-                log.exception("a record cannot be stored; its step is left to its lease")
+                log.exception("a record cannot be stored; its step goes back and runs again")
                 pairs = [(batch[0], entry_of(batch[0]))]
                 self._settle(pairs, Written(unstorable=[(pairs[0][1], str(error))]))
                 return
@@ -186,11 +175,6 @@ class Supply:
             self._graph_ids.update(zip(missing, numbers, strict=True))
 
 
-def new_token() -> str:
-    """Draw the secret part of a flow's key: 16 hex digits."""
-    return secrets.token_hex(8)
-
-
 def entry_of(held: Held) -> Entry:
     """Return a row's record as the batch takes it."""
     row, record = held.row, held.record
@@ -211,29 +195,15 @@ def entry_of(held: Held) -> Entry:
 def failed(entry: Entry, text: str) -> Entry:
     """Return the entry of a step whose outcome cannot be stored: it fails with the server's text."""
     record = entry.record
-    place = (record.branch, record.seq, record.lease)
-    failure = _failure(place, f"the outcome of the step cannot be stored: {text}", joins=entry.join_branch is not None)
+    step = (record.branch, record.seq, record.lease)
+    failure = Record.of_failure(step, f"the outcome of the step cannot be stored: {text}", in_cohort=entry.join_branch is not None)
     return Entry(entry.flow_id, entry.root_id, failure, entry.join_branch, entry.caller, joining=entry.joining, unparks=entry.unparks)
 
 
 def unreadable(row: ClaimedRow, error: Exception) -> Record:
     """Return the record of a step that fails since what it stands on cannot be read."""
     text = f"what the step stands on cannot be read: {type(error).__name__}: {error}"
-    return _failure((row.branch, row.seq, row.lease), text, joins=row.join_branch is not None)
-
-
-def _failure(place: tuple[int, int, int], text: str, *, joins: bool) -> Record:
-    branch, seq, lease = place
-    return Record(
-        kind=Kind.ARRIVE if joins else Kind.CLOSE,
-        branch=branch,
-        seq=seq,
-        lease=lease,
-        status=StepStatus.FAILED,
-        via=Via.ERROR,
-        error=clean_error(text),
-        final_state=b"" if joins else EMPTY_OBJECT,
-    )
+    return Record.of_failure((row.branch, row.seq, row.lease), text, in_cohort=row.join_branch is not None)
 
 
 def goes_on(record: Record) -> bool:

@@ -47,7 +47,6 @@ class Session:
         self._pool, self._renewals, self._terms = pool, renewals, terms
         self.number = 0
         self._renewed_at = 0.0
-        self.swept = 0
 
     @property
     def interval(self) -> float:
@@ -108,7 +107,6 @@ class Session:
             swept = await self._pool.run(
                 lambda store: store.sweep(self.number, life_ms=terms.life_ms, by_session=terms.by_session, limit=SWEEP_ROWS_MAX)
             )
-            self.swept += len(swept)
             if swept:
                 on_swept(swept)
             if len(swept) < SWEEP_ROWS_MAX:

@@ -51,8 +51,6 @@ from dwarf.wire import (
     Withdraw,
 )  # fmt: skip
 
-SLOTS_DEFAULT = 1_000
-THREADS_DEFAULT = 32
 UNSTARTED_SECONDS_MAX = 10.0  # how long a step may wait for a thread, or under a task's cap, before it goes back
 WATCHED_SECONDS_MAX = 1.0  # how long an async task that watches `flow.cancelled` may go on once it is set
 
@@ -70,8 +68,8 @@ class Executor:
         channel: Channel[ToDispatcher, ToExecutor],
         *,
         shard: int,
-        slots: int = SLOTS_DEFAULT,
-        threads: int = THREADS_DEFAULT,
+        slots: int,
+        threads: int,
         resources: Any = None,
         make_client: MakeClient | None = None,
     ) -> None:
@@ -215,6 +213,9 @@ class Executor:
             if isinstance(raised, KeyboardInterrupt) and self._draining:  # the second of a user who does not want to wait
                 raise
             error = raised
+        await self._end(run, flow, task, error)
+
+    async def _end(self, run: Run, flow: Flow, task: TaskFunction | None, error: BaseException | None) -> None:
         try:
             await self._ended(run, flow, task, error)
         except asyncio.CancelledError:  # while its child's graph was loaded: taken away, or it has cancelled itself
@@ -290,7 +291,7 @@ class Executor:
 
     def _thread_ended(self, run: Run, flow: Flow, task: TaskFunction, future: asyncio.Future[BaseException | None]) -> None:
         error = None if future.cancelled() else future.result()
-        self._loop.create_task(self._ended(run, flow, task, error))
+        run.task = self._loop.create_task(self._end(run, flow, task, error))
 
     def _leave(self, task: TaskFunction | None) -> None:
         """Take note that a run has ended, and start those that waited for its place, the longest first."""

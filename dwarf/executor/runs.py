@@ -1,6 +1,6 @@
 """One run of a step in an executor: the carrier it is given, and the record that comes of what it did.
 
-Pure but for the graph of a child, which its host may have to fetch. `start` reads an assignment, `finish` turns an effect
+Pure but for the graph of a child, which its host may have to fetch. `prepare` reads an assignment, `finish` turns an effect
 into a record; whatever goes wrong in either fails the step with a text and never the executor.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from dwarf import cohorts
-from dwarf.arrays import EPOCH
+from dwarf.arrays import moment
 from dwarf.changes import Changes
 from dwarf.decide import cancel, decide, fail
 from dwarf.effect import Effect, Subgraph, engine_failure
@@ -23,11 +23,10 @@ from dwarf.flow import Flow, Past
 from dwarf.graph import Graph
 from dwarf.inputs import Base, Input
 from dwarf.keys import LOW_BITS, LOW_MAX, SEQ_BITS, FlowKey
-from dwarf.record import ClaimedStep, Kind, Record, Todo, Via
+from dwarf.record import ClaimedStep, Record, Todo
 from dwarf.routing import plan_of
 from dwarf.state import State
 from dwarf.status import StepStatus
-from dwarf.values import EMPTY_OBJECT
 from dwarf.wire import Assignment
 
 log = logging.getLogger("dwarf.executor")
@@ -111,19 +110,19 @@ class StepIdentity:
 
     @property
     def created_at(self) -> datetime:
-        return time_of(self._assigned.flow_created_at)
+        return moment(self._assigned.flow_created_at)
 
     @property
     def updated_at(self) -> datetime:
-        return time_of(self._assigned.step_created_at)
+        return moment(self._assigned.step_created_at)
 
     @property
     def step_created_at(self) -> datetime:
-        return time_of(self._assigned.step_created_at)
+        return moment(self._assigned.step_created_at)
 
     @property
     def deadline(self) -> datetime:
-        return time_of(self.deadline_micros)
+        return moment(self.deadline_micros)
 
     @property
     def priority(self) -> int:
@@ -140,7 +139,7 @@ def carrier(run: Run, shard: int, now_micros: Callable[[], int]) -> Flow:
     assert step is not None
     identity = StepIdentity(run, shard, now_micros() + int(run.budget * MICROS))
     return Flow(
-        step.input.state, identity=identity, past=past_of(assigned), baggage=baggage_of(assigned), clock=lambda: time_of(now_micros())
+        step.input.state, identity=identity, past=past_of(assigned), baggage=baggage_of(assigned), clock=lambda: moment(now_micros())
     )  # fmt: skip
 
 
@@ -161,17 +160,8 @@ def child_failed(run: Run, error: BaseException) -> Record:
 def broken(assigned: Assignment, error: BaseException) -> Record:
     """Return what to store for a step that cannot be read or decided: a defect, or damage, that no further run will mend."""
     log.error("branch %d of flow %d-%d", assigned.branch, assigned.flow_id >> LOW_BITS, assigned.flow_id & LOW_MAX, exc_info=error)
-    failure = engine_failure(f"task {assigned.task!r}: the engine failed: {type(error).__name__}: {error}")
-    return Record(
-        kind=Kind.ARRIVE if assigned.in_cohort else Kind.CLOSE,
-        branch=assigned.branch,
-        seq=assigned.seq,
-        lease=assigned.lease,
-        status=StepStatus.FAILED,
-        via=Via.ERROR,
-        error=failure.text,
-        final_state=b"" if assigned.in_cohort else EMPTY_OBJECT,
-    )
+    text = f"task {assigned.task!r}: the engine failed: {type(error).__name__}: {error}"
+    return Record.of_failure((assigned.branch, assigned.seq, assigned.lease), text, in_cohort=assigned.in_cohort)
 
 
 def child_of(effect: Effect) -> str:
@@ -208,7 +198,3 @@ def past_of(assigned: Assignment) -> Past:
 
 def baggage_of(assigned: Assignment) -> State:
     return NO_BAGGAGE if assigned.baggage is None else State.from_json(assigned.baggage)
-
-
-def time_of(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)

@@ -1,4 +1,6 @@
 -- Claim due rows of one half and one band: for each key at most its quota, oldest first. Rows that others hold are skipped.
+-- Without a half, of both alike: for a dispatcher that is alone on the shard, so that a key's steps start in the order of their
+-- age. Which rows are the oldest of two halves is read without locks; then they are locked, and those taken meanwhile left out.
 -- p_since: rows of the key at this place that wait for longer are left out. While an old snapshot is held, whatever was
 -- claimed since then is still in the index, and a claim without it walks through all of that.
 create function dwarf.claim_v1(
@@ -26,6 +28,34 @@ declare
   v_flow bigint[];
   v_branch bigint[];
 begin
+  if p_half is null then
+    select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
+    from unnest(p_keys, p_quotas, p_since) q(fairness_key, quota, since)
+    cross join lateral (
+      select u.flow_id, u.branch
+      from (
+        (
+          select a.claimable, a.flow_id, a.branch from dwarf.active a
+          where a.claimable is not null and a.half = 0 and a.priority = p_priority and a.fairness_key = q.fairness_key
+          and a.claimable >= coalesce(q.since, '-infinity')
+          order by a.claimable, a.flow_id, a.branch limit q.quota
+        )
+        union all
+        (
+          select a.claimable, a.flow_id, a.branch from dwarf.active a
+          where a.claimable is not null and a.half = 1 and a.priority = p_priority and a.fairness_key = q.fairness_key
+          and a.claimable >= coalesce(q.since, '-infinity')
+          order by a.claimable, a.flow_id, a.branch limit q.quota
+        )
+      ) u
+      order by u.claimable, u.flow_id, u.branch
+      limit q.quota
+    ) x;
+    if v_flow is not null then
+      return query select * from dwarf.claim_these_v1(p_session, v_flow, v_branch, p_now);
+    end if;
+    return;
+  end if;
   select array_agg(x.flow_id), array_agg(x.branch) into v_flow, v_branch
   from unnest(p_keys, p_quotas, p_since) q(fairness_key, quota, since)
   cross join lateral (

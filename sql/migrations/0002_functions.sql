@@ -11,7 +11,6 @@
 -- include functions/take_v1.sql
 -- include functions/observe_v1.sql
 -- include functions/claim_v1.sql
--- include functions/claim_oldest_v1.sql
 -- include functions/chain.sql
 -- include functions/lanes_v1.sql
 -- include functions/record_linear_v1.sql

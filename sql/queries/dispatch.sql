@@ -11,45 +11,6 @@ from (values (0::smallint), (1::smallint)) as h (half)
 cross join lateral dwarf.due_bands_v1(h.half) as b (priority)
 cross join lateral dwarf.due_keys_v1(h.half, b.priority, null, $1) as k;
 
--- name: claim_oldest
-select
-  c.flow_id
-  , c.branch
-  , c.seq
-  , c.lease
-  , c.task
-  , c.todo
-  , c.attempt
-  , c.depth
-  , c.created_at
-  , c.due_at
-  , c.parked
-  , c.base_branch
-  , c.base_seq
-  , c.delta
-  , c.delta_seq
-  , c.join_branch
-  , c.ordinal
-  , c.size
-  , c.expanded
-  , c.last_ordinal
-  , c.fairness_key
-  , c.priority
-  , c.day
-  , c.root_id
-  , c.caller_flow
-  , c.caller_branch
-  , c.token
-  , c.graph_id
-  , c.workflow
-  , c.budget_ms
-  , c.flow_created_at
-  , c.cancels
-  , c.reason
-  , c.baggage
-  , c.input
-from dwarf.claim_oldest_v1($1, $2, $3, $4, $5, $6) as c;
-
 -- name: look
 -- Wake sleepers whose time has come, tell whether signals wait, and which dispatchers there are.
 select

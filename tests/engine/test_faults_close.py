@@ -147,7 +147,7 @@ def test_a_claim_that_is_under_way_when_it_closes_goes_back(monkeypatch: pytest.
             async with EngineUnderTest(work.app(), "x", dsns=[dsn], workers=0) as creator:
                 await creator.create_many([("line",)] * 3)
             engine = EngineUnderTest(work.app(), "x", dsns=[dsn])
-            gate = Gate(monkeypatch, "claim_oldest", "claim")
+            gate = Gate(monkeypatch, "claim")
             await engine.start()
             await gate.arrived.wait()
             closing = asyncio.create_task(engine.close())

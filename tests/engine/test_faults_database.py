@@ -150,7 +150,7 @@ def test_all_connections_are_lost_at_a_point(point: str, times: int, tmp_path: P
 
 
 REPLIES: dict[str, Callable[..., Any]] = {
-    "claim": Store.claim_oldest, "claim of half": Store.claim, "claim by key": Store.claim_these, "record": Store.record,
+    "claim": Store.claim, "claim by key": Store.claim_these, "record": Store.record,
     "create": Store.create_flows, "documents": Store.load_documents, "members": Store.load_members, "parks": Store.load_parks,
     "signals": Store.take_signals, "branches": Store.branch_block, "graphs": Store.put_graphs, "owned": Store.owned,
     "release": Store.release, "look": Store.look, "due": Store.due,

@@ -43,7 +43,7 @@ class Play:
         self.forms = [GraphForm(nth, each.hash, each.name, each.entry_task, each.definition) for nth, each in enumerate(frozen.values())]
         self.near: MemoryEnd[Any, Any]
         self.near, far = memory_pair()
-        self.executor = Executor(self.app, far, shard=1, **settings)
+        self.executor = Executor(self.app, far, **{"shard": 1, "slots": 1000, "threads": 32, **settings})
         self.running = asyncio.get_running_loop().create_task(self.executor.run())
         self.freed: list[int] = []
         self.reported: dict[int, StepStatus] = {}
@@ -240,7 +240,6 @@ async def test_rows_whose_claim_goes_on_are_no_strays(dwarf_engine: Make, monkey
     async with dwarf_engine(app, workers=0) as creator:
         keys = [await creator.create("line", options=FlowOptions(priority=band)) for band in (1, 2)]
         spoil(monkeypatch, Store, "claim", claim)
-        spoil(monkeypatch, Store, "claim_oldest", claim)
         spoil(monkeypatch, Store, "owned", look)
         async with dwarf_engine(app, dsns=creator.dsns, session_seconds=1) as engine:
             for key in keys:
@@ -329,7 +328,7 @@ async def test_an_executor_dies_while_its_successor_is_recorded(dwarf_engine: Ma
         def add() -> MemoryEnd[Any, Any]:
             near: MemoryEnd[Any, Any]
             near, far = memory_pair()
-            group.create_task(Executor(app, far, shard=1).run())
+            group.create_task(Executor(app, far, shard=1, slots=10, threads=2).run())
             group.create_task(engine._embedded[1].dispatcher.serve(near))
             return near
 

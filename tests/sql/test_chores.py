@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from dwarf import chores as module
-from dwarf.chores import Chores, Done, Terms, moment
+from dwarf.arrays import moment
+from dwarf.chores import Chores, Done, Terms
 from dwarf.pool import Pool
 from tests.sql.player import Player
 from tests.sql.plays import DAY, NOON, TODAY, broken, play, scene
