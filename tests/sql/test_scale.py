@@ -63,9 +63,13 @@ def numbers(desk: Desk, query: str) -> list[int]:
 @pytest.fixture(scope="module")
 def alone(version: str) -> Iterator[Desk]:
     """A desk on a server that nobody else connects to: a backend that starts, in whatever database, keeps dead rows for a moment."""
-    with Server(find_bindir(version), settings={**QUICK, "autovacuum": "off"}, in_memory=True) as server:
-        with fresh_database(server, "alone") as dsn, Desk(dsn) as desk:
-            yield desk
+    settings = {**QUICK, "autovacuum": "off"}
+    with (
+        Server(find_bindir(version), settings=settings, in_memory=True) as server,
+        fresh_database(server, "alone") as dsn,
+        Desk(dsn) as desk,
+    ):
+        yield desk
 
 
 def test_a_linear_run_updates_its_rows_in_place(alone: Desk) -> None:
