@@ -111,8 +111,13 @@ class Client:
 
         Raises `Unreached` when nothing was sent, `ShardUnavailable` when flows may exist.
         """
+        return await self._shards[shard].insert(flows, patience=self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """How long a create waits for a shard that cannot be reached, in seconds."""
         has_others = sum(not each.cordoned for each in self._configured) > 1
-        return await self._shards[shard].insert(flows, patience=ELSEWHERE_PATIENCE_SECONDS if has_others else PATIENCE_SECONDS)
+        return ELSEWHERE_PATIENCE_SECONDS if has_others else PATIENCE_SECONDS
 
     def _ring(self, shard: int) -> None:
         """Hear that steps may have become due on a shard."""

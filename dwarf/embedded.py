@@ -92,8 +92,8 @@ class EmbeddedShard:
         """Stop as a crash would: nothing is handed back, nothing more is recorded, the session is left to its end."""
         await self._end(in_order=False)
 
-    async def create(self, flows: list[NewFlow]) -> list[int]:
-        return await self.dispatcher.create(flows)
+    async def create(self, flows: list[NewFlow], *, patience: float) -> list[int]:
+        return await self.dispatcher.create(flows, patience=patience)
 
     def ring(self) -> None:
         if self._dispatcher is not None:

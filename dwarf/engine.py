@@ -108,6 +108,7 @@ class Engine(Client):
         self._stack = AsyncExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._state = "new"
+        self._turn = asyncio.Lock()  # a start or an end at a time
 
     # ---- settings ----
 
@@ -146,6 +147,10 @@ class Engine(Client):
         if self._state != "new":
             raise Conflict(f"this engine is {self._state}; an engine starts once")
         self._state = "starting"
+        async with self._turn:
+            await self._start()
+
+    async def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
             if self._migrates:
@@ -165,28 +170,32 @@ class Engine(Client):
 
     async def close(self) -> None:
         """Start nothing new, let running tasks finish for as long as the grace allows, store what they came to, hand the rest
-        back, and close. Twice is fine, and so is an engine that never started."""
-        if self._state != "running":
-            return
-        self._state = "closing"
-        try:
-            await self._leave(grace=self._grace)
-        except BaseException:  # such as a cancellation: then nothing more is waited for, and nothing stays open either
-            await self._leave(grace=None)
-            raise
-        finally:
-            self._state = "closed"
+        back, and close. Twice is fine, and so is an engine that never started; one that is just starting is closed once it has."""
+        async with self._turn:
+            if self._state != "running":
+                return
+            self._state = "closing"
+            try:
+                await self._leave(grace=self._grace)
+            except BaseException:  # such as a cancellation: then nothing more is waited for, and nothing stays open either
+                await self._leave(grace=None)
+                raise
+            finally:
+                self._state = "closed"
 
     async def kill(self) -> None:
         """Stop as `kill -9` would: nothing is handed back and nothing more is stored. For tests."""
-        if self._state == "running":
-            self._state = "closed"
-            await self._leave(grace=None)
+        async with self._turn:
+            if self._state == "running":
+                self._state = "closed"
+                await self._leave(grace=None)
 
     async def _leave(self, *, grace: float | None) -> None:
         embedded, self._embedded = dict(self._embedded), self._embedded if grace is not None else {}
         stops = (each.kill() if grace is None else each.stop(grace) for each in embedded.values())
-        await asyncio.gather(*stops, return_exceptions=True)
+        for shard, error in zip(embedded, await asyncio.gather(*stops, return_exceptions=True), strict=True):
+            if isinstance(error, Exception):
+                log.error("shard %d did not stop in good order", shard, exc_info=error)
         await super().close()
         self._embedded = {}
         await self._stack.aclose()
@@ -251,7 +260,7 @@ class Engine(Client):
             return await super()._insert(shard, flows)
         if self._state == "closing":
             raise Unreached("the engine is shutting down")
-        return await embedded.create(flows)
+        return await embedded.create(flows, patience=self._patience)
 
     def _ring(self, shard: int) -> None:
         if shard in self._embedded:

@@ -18,6 +18,7 @@ What was recorded is never sent again, and what was not is never given up but by
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -36,6 +37,8 @@ LANE_LOCK_TIMEOUT_MS = 2_000  # how long a backend that is still committing is w
 
 _REPEATED = {Disposition.RETRY_WHOLE, Disposition.NO_PARTITION}
 
+log = logging.getLogger("dwarf.dispatch")
+
 Connect = Callable[[], Awaitable[Connection]]
 Fail = Callable[[Entry, str], Entry]
 
@@ -51,7 +54,8 @@ class Written(msgspec.Struct):
 
     `missed`: entries whose row was no longer theirs. `woke`: rows made claimable. `children`: the entries that started one,
     with its flow id. `poisoned`: entries that could not be stored and were recorded as failed, with the server's text;
-    `unstorable` those that could not even be recorded so.
+    `unstorable` those that could not even be recorded so. `unsent`: entries of which nothing is recorded, since the server did not
+    take their part of a batch that another value had split.
     """
 
     missed: list[Entry] = []
@@ -59,6 +63,7 @@ class Written(msgspec.Struct):
     children: list[tuple[Entry, int]] = []
     poisoned: list[tuple[Entry, str]] = []
     unstorable: list[tuple[Entry, str]] = []
+    unsent: list[Entry] = []
 
     def add(self, other: Written) -> None:
         for name in self.__struct_fields__:
@@ -111,8 +116,9 @@ class LaneWriter:
         """Record a batch with a poisonous value in it by halves, and the culprit as failed."""
         if len(entries) > 1:
             middle = len(entries) // 2
-            written = await self._write(entries[:middle], now, may_fail=may_fail)
-            written.add(await self._write(entries[middle:], now, may_fail=may_fail))
+            written = Written()
+            for half in (entries[:middle], entries[middle:]):
+                written.add(await self._write_or_leave(half, now, may_fail=may_fail))
             return written
         if entries[0].prefix:
             return await self._cut(entries[0], now, may_fail=may_fail)
@@ -128,8 +134,20 @@ class LaneWriter:
         first, rest = cut_chain(entry)
         written = await self._write([first], now, may_fail=may_fail)
         if not (written.missed or written.poisoned or written.unstorable):
-            written.add(await self._write([rest], now, may_fail=may_fail))
+            written.add(await self._write_or_leave([rest], now, may_fail=may_fail))
         return written
+
+    async def _write_or_leave(self, entries: list[Entry], now: int | None, *, may_fail: bool) -> Written:
+        """Record a part of a batch, of which nothing is recorded if the server does not take it: the other parts stand."""
+        try:
+            return await self._write(entries, now, may_fail=may_fail)
+        except LaneLost:
+            raise
+        except Exception as error:
+            log.warning(
+                "lane %d of session %d: %d of a batch are left for another time: %s", self._lane, self._session, len(entries), error
+            )
+            return Written(unsent=entries)
 
     async def _record(self, batch: Batch, now: int | None) -> Recorded:
         """Send one batch until the lane's row tells that it is recorded."""

@@ -34,7 +34,7 @@ from dwarf.errors import ShardUnavailable
 from dwarf.keys import flow_name
 from dwarf.lanes import LaneWriter, Written
 from dwarf.new_flow import NewFlow
-from dwarf.pool import PATIENCE_SECONDS, Pool, Unreached
+from dwarf.pool import Pool, Unreached
 from dwarf.record import Kind, Todo
 from dwarf.rows import ClaimedRow, SweptRow
 from dwarf.status import StepStatus
@@ -204,7 +204,7 @@ class Dispatcher:
         """Tell that there may be work."""
         self._doorbell.set()
 
-    async def create(self, flows: list[NewFlow], *, patience: float = PATIENCE_SECONDS) -> list[int]:
+    async def create(self, flows: list[NewFlow], *, patience: float) -> list[int]:
         """Create flows and return their ids. Raises `Unreached` and `ShardUnavailable`."""
         if self._draining:
             raise Unreached("the engine is shutting down")

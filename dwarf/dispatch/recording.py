@@ -116,6 +116,8 @@ class Lane:
             faults.reach("record.sent", pairs)
             written = await self.writer.write([entry for _, entry in pairs])
             faults.reach("record.committed", pairs)
+            if len(written.unsent) == len(pairs) > 1:
+                raise ShardUnavailable("the server takes neither half of a batch")
         except LaneLost:
             raise
         except Exception as error:
@@ -133,7 +135,10 @@ class Lane:
                 return
             self._put_later(batch[0])
         else:
-            self._settle(pairs, written)
+            unsent = {entry.place for entry in written.unsent}
+            self._settle([(held, entry) for held, entry in pairs if entry.place not in unsent], written)
+            if unsent:
+                await self._record([held for held, entry in pairs if entry.place in unsent])
 
 
 class Supply:

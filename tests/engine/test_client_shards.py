@@ -304,13 +304,14 @@ def test_waiters_that_are_cancelled_lose_nothing(pool: tuple[Stage, Pool]) -> No
     on, lent = pool
 
     async def scene() -> int:
-        gate = asyncio.Event()
+        gate, at_work = asyncio.Event(), asyncio.Barrier(3)
 
         async def held(reads: Reads) -> None:
+            await at_work.wait()
             await gate.wait()
 
         holders = [asyncio.create_task(lent.run(held)) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        await at_work.wait()
         waiters = [asyncio.create_task(lent.run(Reads.now)) for _ in range(10)]
         await asyncio.sleep(0)
         for waiter in waiters[:5]:
@@ -331,12 +332,16 @@ def test_waiters_that_are_cancelled_lose_nothing(pool: tuple[Stage, Pool]) -> No
 def test_work_that_is_cancelled_leaves_its_connection_to_others(pool: tuple[Stage, Pool]) -> None:
     on, lent = pool
 
-    async def slow(reads: Reads) -> None:
-        await reads._connection.execute(b"select pg_sleep(0.2)")
-
     async def scene() -> None:
+        at_work = asyncio.Barrier(3)
+
+        async def slow(reads: Reads) -> None:
+            await at_work.wait()
+            await reads._connection.execute(b"select pg_sleep(0.2)")
+
         tasks = [asyncio.create_task(lent.run(slow)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await at_work.wait()
+        await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*(lent.run(Reads.now) for _ in range(6)))
@@ -422,12 +427,16 @@ def test_patience_ends_for_those_in_the_queue_too(stage: MakeStage) -> None:
 def test_closing_a_pool_ends_what_is_under_way(pool: tuple[Stage, Pool]) -> None:
     on, lent = pool
 
-    async def slow(reads: Reads) -> None:
-        await reads._connection.execute(b"select pg_sleep(60)")
-
     async def scene() -> list[Any]:
+        at_work = asyncio.Barrier(3)
+
+        async def slow(reads: Reads) -> None:
+            await at_work.wait()
+            await reads._connection.execute(b"select pg_sleep(60)")
+
         tasks = [asyncio.create_task(lent.run(slow)) for _ in range(5)]
-        await asyncio.sleep(0.1)
+        await at_work.wait()
+        await asyncio.sleep(0)
         lent.close()
         return await asyncio.gather(*tasks, return_exceptions=True)
 

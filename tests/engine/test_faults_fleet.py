@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dwarf import END, App, Conflict, DwarfError, Flow, Graph, Status
+from dwarf import END, App, Conflict, DwarfError, Flow, Graph, Status, faults
 from dwarf.testing.databases import fresh_database
 from dwarf.testing.engine import EngineUnderTest, shared_server
 from tests.engine import victim
@@ -279,7 +279,13 @@ def test_takeover_by_deadline_leaves_steps_to_their_own_deadline(takeover: str, 
             await engines[0].kill()
             left = owned(engines[1].dsn)
             if takeover == "deadline":
-                await asyncio.sleep(2.5)  # two lives and more
+                await until(
+                    lambda: number(engines[1].dsn, "select count(*) from dwarf.peers where expires_at < dwarf.now()") > 0,
+                    "a session has expired",
+                )
+                sweeps: list[object] = []
+                with faults.armed("sweep.sent", sweeps.append):
+                    await until(lambda: len(sweeps) > 1, "others have been judged since")
                 assert engines[1].counters(1).swept == 0
                 with psycopg.connect(engines[1].dsn, autocommit=True) as connection:
                     connection.execute("update dwarf.active set due_at = dwarf.now() where due_at is not null")

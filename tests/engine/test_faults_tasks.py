@@ -296,6 +296,42 @@ def test_a_batch_that_the_server_never_takes_does_not_hold_up_strangers(monkeypa
     run(test())
 
 
+def test_a_poisonous_value_and_one_that_is_too_much_in_one_batch_harm_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step that could be recorded is acknowledged: none is taken for another's, and none runs again."""
+    original, finish_step = Store.record, runs.finish
+    ran: Counter[int] = Counter()
+
+    def finish(run: Any, effect: Any) -> Any:
+        record = finish_step(run, effect)
+        if b'"b":' in record.changes.replace(b" ", b""):
+            ran[run.flow["b"]] += 1
+        if b'"b":77' in record.changes.replace(b" ", b""):
+            record.changes = b"{}\0"
+        return record
+
+    async def record(self: Store, lane: Any, batch: Any, *, now: Any = None) -> Any:
+        if any(b'"b":150' in entry.record.changes.replace(b" ", b"") for entry in batch.entries) and not healed:
+            raise psycopg.errors.OutOfMemory("out of memory")
+        return await original(self, lane, batch, now=now)
+
+    healed: list[bool] = []
+    monkeypatch.setattr("dwarf.executor.executor.finish", finish)
+    monkeypatch.setattr(Store, "record", record)
+
+    async def test() -> None:
+        async with EngineUnderTest(two_steps(), "poison_and_more") as engine:
+            keys = await engine.create_many([("line", {"n": n}) for n in range(200)])
+            outcomes = await asyncio.gather(*(engine.wait(key, 60) for n, key in enumerate(keys) if n != 150))
+            assert [n for n, outcome in enumerate(outcomes) if outcome.status is Status.FAILED] == [POISON]
+            healed.append(True)
+            assert (await engine.wait(keys[150], 60)).status is Status.COMPLETED
+            assert set(ran.values()) == {1}
+            assert engine.counters(1).missed == 0
+            assert broken(engine.dsn) == []
+
+    run(test())
+
+
 def test_a_defect_in_deciding_fails_the_step_and_not_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     original = decide
 

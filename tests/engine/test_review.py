@@ -304,7 +304,9 @@ async def test_no_more_is_claimed_while_too_much_waits_to_be_recorded(dwarf_engi
         dispatcher = engine._embedded[1].dispatcher
         await until(lambda: dispatcher.running > 20)
         claims = engine.counters(1).claimed
-        await asyncio.sleep(0.3)
+        looks: list[object] = []
+        with faults.armed("claim.sent", looks.append):
+            await until(lambda: len(looks) > 5)
         assert engine.counters(1).claimed == claims <= 20 + 2 * 10
         answered.set()
         for key in keys:

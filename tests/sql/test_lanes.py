@@ -12,7 +12,7 @@ from psycopg.rows import namedtuple_row
 
 from dwarf.batch import Entry
 from dwarf.database import Connection, ConnectionLost
-from dwarf.lanes import LaneLost, LaneWriter
+from dwarf.lanes import LaneLost, LaneWriter, Written
 from dwarf.record import Kind, Record
 from dwarf.status import StepStatus
 from dwarf.store import NewFlows, Store
@@ -188,6 +188,38 @@ def test_one_poisonous_value_among_two_hundred(rig: Rig) -> None:
     assert sorted(rig.closed().values()) == [6] * 199 + [7]
     (row,) = rig.view.execute("select error from dwarf.flows where status = 7").fetchall()
     assert "cannot be stored" in row.error
+
+
+def test_what_stands_beside_a_poisonous_value_is_recorded_once_whatever_becomes_of_the_rest(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value is refused, and a part of the batch is more than the server takes: who is left out is told, and nobody else."""
+    original = Store.record
+
+    async def play() -> None:
+        entries = sorted(await rig.start(8), key=lambda entry: entry.flow_id)
+        poison = entries[1].record
+        poison.via, poison.status, poison.error = type(poison.via)(2), StepStatus.FAILED, "a\0b"
+
+        async def record(self: Store, lane: Any, batch: Any, *, now: Any = None) -> Any:
+            if len(batch.entries) < 8 and entries[0] in batch.entries:
+                raise psycopg.errors.OutOfMemory("out of memory")
+            return await original(self, lane, batch, now=now)
+
+        monkeypatch.setattr(Store, "record", record)
+        writer = rig.writer()
+        written = await writer.write(entries)
+        assert entries[0] in written.unsent
+        assert len(written.unsent) == 4
+        assert [entry for entry, _ in written.poisoned] == [entries[1]]
+        assert (written.missed, written.unstorable) == ([], [])
+        assert sorted(rig.closed()) == [entry.flow_id for entry in entries if entry not in written.unsent]
+        monkeypatch.setattr(Store, "record", original)
+        assert await writer.write(written.unsent) == Written()
+        writer.close()
+
+    asyncio.run(play())
+    assert sorted(rig.closed().values()) == [6] * 7 + [7]
 
 
 @pytest.mark.row("G13", "M14")
