@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dwarf.errors import WaitTimeout as WaitTimeout
     from dwarf.flow import Flow as Flow
     from dwarf.flow import Parked as Parked
+    from dwarf.fork_preview import ForkPreview as ForkPreview
     from dwarf.graph import END as END
     from dwarf.graph import Graph as Graph
     from dwarf.graph import Task as Task
@@ -67,6 +68,7 @@ _HOMES = {
         "SubgraphError", "TaskError", "TimeBudgetExceeded", "Unauthenticated", "WaitTimeout",
     ),
     "flow": ("Flow", "Parked"),
+    "fork_preview": ("ForkPreview",),
     "graph": ("END", "Graph", "Task", "Transition"),
     "hosts.app": ("App",),
     "hosts.host": ("Host",),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from dwarf.durations import Duration
+from dwarf.fork_preview import ForkPreview
 from dwarf.options import FlowOptions
 from dwarf.outcome import Outcome
 from dwarf.query import Page, Query
@@ -36,6 +37,10 @@ class Verbs(Protocol):
     async def resume(self, flow_key: str, data: Any = None) -> None: ...
     async def cancel(self, flow_key: str, reason: str = "") -> None: ...
     async def terminate(self, flow_key: str, reason: str = "") -> None: ...
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[False] = False) -> str: ...
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[True]) -> ForkPreview: ...
     async def delete(self, flow_key: str) -> None: ...
     async def shard_info(self) -> list[ShardInfo]: ...
 
@@ -96,6 +101,17 @@ class BlockingVerbs:
 
     def terminate(self, flow_key: str, reason: str = "") -> None:
         self._do(self._verbs.terminate(flow_key, reason))
+
+    @overload
+    def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[False] = False) -> str: ...
+
+    @overload
+    def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[True]) -> ForkPreview: ...
+
+    def fork(self, step_key: str, overrides: Any = None, *, preview: bool = False) -> str | ForkPreview:
+        if preview:
+            return self._do(self._verbs.fork(step_key, overrides, preview=True))
+        return self._do(self._verbs.fork(step_key, overrides))
 
     def delete(self, flow_key: str) -> None:
         self._do(self._verbs.delete(flow_key))

@@ -14,12 +14,13 @@ import asyncio
 import math
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
-from dwarf.checks import check_whole, shown
+from dwarf.checks import check_flag, check_whole, shown
 from dwarf.creation import Creation
 from dwarf.durations import Duration, seconds_of
 from dwarf.errors import InvalidArgument, NotFound, ShardUnavailable, WaitTimeout
+from dwarf.fork_preview import ForkPreview
 from dwarf.history_mermaid import render
 from dwarf.hosts.host import Host
 from dwarf.keys import FlowKey, StepKey
@@ -33,7 +34,7 @@ from dwarf.shard_client import ShardClient
 from dwarf.shards import Shard, ShardInfo, check_shards
 from dwarf.status import Status
 from dwarf.steps import Step
-from dwarf.values import encode_object
+from dwarf.values import encode_fields, encode_object
 from dwarf.waits import WaitHub
 
 CONNECTIONS_DEFAULT = 4  # to each shard
@@ -265,6 +266,28 @@ class Client:
         """
         key, reason = FlowKey.parse(flow_key), clean_reason(reason)
         await self._shard(key).terminate(key, reason)
+
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[False] = False) -> str: ...
+
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[True]) -> ForkPreview: ...
+
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: bool = False) -> str | ForkPreview:
+        """Create a flow that goes on in the middle of one that has ended, and return its key: what led to the step is copied, the
+        step itself runs again. Fields of `overrides` take the place of those of its input, None takes one away.
+
+        The origin is left as it is; its options but for `delete_on_completion` are the fork's too. With `preview` nothing is done,
+        and what it would do is returned. Raises `InvalidArgument`, `NotFound`, `StateValueError`, `Conflict` (the root is open or
+        deleted, or the step stands on what cannot be rebuilt), `ShardUnavailable` when the fork may exist.
+        """
+        key, fields = StepKey.parse(step_key), encode_fields({} if overrides is None else overrides, "overrides")
+        forks = self._shard(key).forks
+        if check_flag(preview, "preview"):
+            return await forks.preview(key, fields)
+        made = await forks.fork(key, fields)
+        self._ring(key.shard)
+        return made
 
     async def delete(self, flow_key: str) -> None:
         """Delete a flow that has stopped: lists and histories leave it out at once, and it is removed soon after.

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
 from dwarf.errors import Conflict, NotFound, ShardUnavailable
 from dwarf.hosts.host import Host, loading_baggage
-from dwarf.keys import TOKEN_CHARS, FlowKey
+from dwarf.keys import FlowKey
 from dwarf.new_flow import Draft, FrozenGraph, NewFlow, complete, freeze
 from dwarf.placement import by_weight, rendezvous
 from dwarf.pool import Unreached
 from dwarf.shard_client import ShardClient
 from dwarf.shards import Shard
 from dwarf.state import State
+from dwarf.tokens import new_token
 from dwarf.values import decode_fields
 
 Insert = Callable[[int, list[NewFlow]], Coroutine[Any, Any, list[int]]]
@@ -182,7 +182,3 @@ async def _all(calls: Sequence[Coroutine[Any, Any, list[int]]]) -> list[list[int
         return [await calls[0]]
     except Exception as error:
         return [error]
-
-
-def new_token() -> str:
-    return secrets.token_hex(TOKEN_CHARS // 2)

@@ -21,7 +21,7 @@ from dwarf.keys import FlowKey, StepKey
 from dwarf.outcome import Outcome
 from dwarf.pages import STATUSES
 from dwarf.pool import PATIENCE_SECONDS, Pool, Work
-from dwarf.read_rows import FoundFlow, OutcomeRow, ParkedRow, ReplayRow
+from dwarf.read_rows import FoundFlow, OriginRow, OutcomeRow, ParkedRow, ReplayRow
 from dwarf.reads import Reads
 from dwarf.rebuild import HistoryRow, Rebuild
 from dwarf.record import Via
@@ -30,13 +30,14 @@ from dwarf.state import State
 from dwarf.status import Status
 from dwarf.step_tree import FlowFacts, build_history
 from dwarf.steps import Step
-from dwarf.values import decode_fields
+from dwarf.values import Fields, decode_fields
 from dwarf.waits import Ended, Found
 
 T = TypeVar("T")
 
 FINAL_STATE_BYTES_MAX = 64 << 10  # that a look at those who wait brings along
 MOVED_ATTEMPTS_MAX = 20  # how often a flow may move on between two questions about it
+_overrides = msgspec.json.Decoder(list[tuple[int, int, Fields]])
 _RUNNING, _INTERRUPTED, _LAST_OPEN = 1, 4, 5
 
 
@@ -110,14 +111,15 @@ class FlowReader:
             return State()
 
     async def _rebuild(self, flow_id: int, patience: float = PATIENCE_SECONDS) -> Rebuild:
-        async def work(reads: Reads) -> tuple[int, bytes | None, list[ReplayRow]]:
+        async def work(reads: Reads) -> tuple[OriginRow, list[ReplayRow]]:
             origin = await reads.origin(flow_id)
             if origin is None:
                 raise NotFound("the flow does not exist any more")
-            return origin.graph_id, origin.input, await reads.replay(flow_id)
+            return origin, await reads.replay(flow_id)
 
-        graph_id, given, rows = await self._ask(work, patience=patience)
-        return Rebuild(await self._load_graph(graph_id), _state(given), map(_history_row, rows))
+        origin, rows = await self._ask(work, patience=patience)
+        graph = await self.load_graph(origin.graph_id)
+        return Rebuild(graph, _state(origin.input), map(_history_row, rows), overrides_of(origin.overrides))
 
     async def _interrupted(self, row: OutcomeRow, patience: float) -> State | None:
         """Return what the step of the first open interrupt saw and wrote; None when it does not wait any more."""
@@ -134,7 +136,7 @@ class FlowReader:
                 return None
             documents, later = stands_on
             chain = chain_of((parked.base_branch, parked.base_seq), documents[-1])
-            graph = await self._load_graph(parked.graph_id)
+            graph = await self.load_graph(parked.graph_id)
             given = build(documents, parked.delta, later, branch=branch, chain=chain, reducers=graph.reducers)
         return visible_state(given, Changes.decode(parked.kept)).enacted()
 
@@ -152,9 +154,9 @@ class FlowReader:
         found = await self.find(key)
         if found.is_hidden:
             raise NotFound(f"flow {key.name} has been deleted")
-        return await self._history(found), STATUSES[found.status]
+        return await self.history_of(found), STATUSES[found.status]
 
-    async def _history(self, found: FoundFlow) -> list[Step]:
+    async def history_of(self, found: FoundFlow) -> list[Step]:
         rows = await self._ask(lambda reads: reads.history(found.flow_id))
         children = list({row.child_id for row in rows if row.child_id is not None})
         below = await self._ask(lambda reads: reads.find_flows(children)) if children else []
@@ -162,7 +164,7 @@ class FlowReader:
         return build_history(rows, facts, found.flow_id)
 
     async def _facts(self, flow: FoundFlow) -> FlowFacts:
-        graph = await self._load_graph(flow.graph_id)
+        graph = await self.load_graph(flow.graph_id)
 
         def url_of(task: str) -> str:
             return graph.url_of(task) if task in graph else ""
@@ -174,7 +176,7 @@ class FlowReader:
         found = await self._ask(lambda reads: reads.find_flows([key.flow_id]))
         if not found or not key.belongs_to(found[0].token) or found[0].is_hidden:
             raise NotFound(f"there is no step {key.name}")
-        steps = [step for step in await self._history(found[0]) if step.step_id == key.step_id]
+        steps = [step for step in await self.history_of(found[0]) if step.step_id == key.step_id]
         if not steps:
             raise NotFound(f"there is no step {key.name}")
         rebuild = await self._rebuild(key.flow_id)
@@ -186,12 +188,17 @@ class FlowReader:
             interrupt_payload=_state(writes.payload if writes else None),
         )
 
-    async def _load_graph(self, graph_id: int) -> Graph:
+    async def load_graph(self, graph_id: int) -> Graph:
         graph = self._graphs.get(graph_id)
         if graph is None:
             [(_, _, _, _, definition)] = await self._ask(lambda reads: reads.load_graphs([graph_id]))
             graph = self._graphs[graph_id] = Graph.from_json(definition)
         return graph
+
+
+def overrides_of(stored: bytes | None) -> dict[tuple[int, int], Fields]:
+    """Read what forks have put in the place of the input of steps: [[branch, seq, fields], …]."""
+    return {} if stored is None else {(branch, seq): fields for branch, seq, fields in _overrides.decode(stored)}
 
 
 def _given(rebuild: Rebuild, key: StepKey) -> State:

@@ -4,7 +4,8 @@ An input is never stored whole at every step. It is a chain of *documents*, fold
 
     chain   positions of the documents: (0, 0) is the flow's initial state, (branch, seq) the `state` of that history row
     net     the contribution made since the last document, composed to one
-    exact   fields whose folded value composing may not give to the last digit: sums of fractions
+    exact   fields whose folded value does not follow from the contribution: sums of fractions, which composing may not give to
+            the last digit, and what a fork has put in the place of the step's own input; null where there is no such field
     alias   in a branch: its element, its index and the width, which hide the state's fields of these names
 
 A document is `{"state": {…}}` when it stands alone, else `{"on": [[branch, seq], …], "alias", "net", "exact"}` on top of
@@ -153,8 +154,12 @@ def _apply(fields: Fields, document: Document, net: Changes, reducers: Mapping[s
         fields = decode_fields(document.state)
     if document.alias:
         fields = {**fields, **document.alias}
-    fields = fold(fields, net, reducers)
-    return {**fields, **document.exact} if document.exact else fields
+    return put(fold(fields, net, reducers), document.exact)
+
+
+def put(fields: Fields, exact: Fields) -> Fields:
+    """Return fields with others in their place; null takes one away."""
+    return {field: raw for field, raw in {**fields, **exact}.items() if not is_null(raw)} if exact else fields
 
 
 def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Input:
@@ -170,7 +175,7 @@ def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Inpu
         before.alias,
         before.doc_net,
         compose(before.net, changes, reducers),
-        _exact(before, changes, fields, reducers) if reducers else before.exact,
+        _exact(before, changes, fields, reducers) if reducers or before.exact else before.exact,
         before.base_bytes,
         changed_bytes,
         before.steps + 1,
@@ -178,13 +183,18 @@ def extend(before: Input, changes: Changes, reducers: Mapping[str, str]) -> Inpu
 
 
 def _exact(before: Input, changes: Changes, fields: Fields, reducers: Mapping[str, str]) -> Fields:
-    """Return the sums that have a fraction in them, as folded one after the other."""
-    exact = {field: raw for field, raw in before.exact.items() if field not in changes.fields}
+    """Return the fields that are exact after `changes`: those that were, and sums that have a fraction in them now."""
+    exact = dict(before.exact)
     for field, raw in changes.fields.items():
-        if reducers.get(field) == "add" and field not in changes.overwrites and not is_null(raw):
-            parts = (before.fields.get(field), raw, fields[field])
-            if field in before.exact or any(is_fraction(part) for part in parts):
-                exact[field] = fields[field]
+        if field in exact:
+            exact[field] = fields.get(field, NULL)
+        elif (
+            reducers.get(field) == "add"
+            and field not in changes.overwrites
+            and not is_null(raw)
+            and any(is_fraction(part) for part in (before.fields.get(field), raw, fields[field]))
+        ):
+            exact[field] = fields[field]
     return exact
 
 
@@ -202,6 +212,13 @@ def join(spawned: Input, contributions: Iterable[Changes], drops: Iterable[str],
     if hidden:
         joined = extend(joined, Changes(dict.fromkeys(sorted(hidden), NULL)), reducers)
     return msgspec.structs.replace(joined, steps=spawned.steps)
+
+
+def override(made: Input, overrides: Fields) -> Input:
+    """Return the same input with fields in the place of its own; null takes one away. A branch contributes none of it."""
+    if not overrides:
+        return made
+    return msgspec.structs.replace(made, fields=put(made.fields, overrides), exact=made.exact | overrides)
 
 
 def branch_input(spawned: Input, branch: int, alias: Fields) -> Input:

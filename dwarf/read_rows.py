@@ -107,19 +107,42 @@ class ReplayRow(msgspec.Struct, gc=False):
     ordinal: int | None
     fan_first: int | None
     fan_size: int | None
+    depth: int
+    attempt: int
+    child_id: int | None
+    kept: bytes | None
 
 
 REPLAY: tuple[Reader, ...] = (
     read_int8, read_int4, read_int2, read_int2, read_text, read_bytes, read_int8, read_int4, read_int4, read_int8, read_int4,
+    read_int4, read_int4, read_int8, read_bytes,
 )  # fmt: skip
 
 
 class OriginRow(msgspec.Struct, gc=False):
+    """What a flow was created with. `overrides`: what forks have put in place of inputs, [[branch, seq, fields], …]."""
+
     graph_id: int
     input: bytes | None
+    overrides: bytes | None
 
 
-ORIGIN: tuple[Reader, ...] = (read_int4, read_bytes)
+ORIGIN: tuple[Reader, ...] = (read_int4, read_bytes, read_bytes)
+
+
+class CallerRow(msgspec.Struct, gc=False):
+    """A closed flow on the way from a root to a flow below it, and the step of the one before that called it."""
+
+    flow_id: int
+    day: int
+    graph_id: int
+    caller_branch: int | None
+    caller_seq: int | None
+    input: bytes | None
+    overrides: bytes | None
+
+
+CALLERS: tuple[Reader, ...] = (read_int8, read_int4, read_int4, read_int8, read_int4, read_bytes, read_bytes)
 
 
 class WritesRow(msgspec.Struct, gc=False):

@@ -28,9 +28,12 @@ from dwarf.arrays import (
     micros,
     read_int2,
     read_int8,
+    read_int8_array,
     read_text,
 )
+from dwarf.fork_columns import COPY, Copy
 from dwarf.read_rows import (
+    CALLERS,
     ENDED,
     FOUND_FLOW,
     LISTED,
@@ -42,6 +45,7 @@ from dwarf.read_rows import (
     STEPS,
     WORKFLOWS,
     WRITES,
+    CallerRow,
     EndedRow,
     FoundFlow,
     ListedRow,
@@ -124,6 +128,10 @@ class Reads(Store):
     async def origin(self, flow_id: int) -> OriginRow | None:
         return await self._one(OriginRow, ORIGIN, "origin", _int8(flow_id))
 
+    async def callers(self, flow_id: int) -> list[CallerRow]:
+        """Return a closed flow and the callers above it, the root first."""
+        return read_rows(CallerRow, CALLERS, await self._call("callers", _int8(flow_id)))
+
     async def writes(self, flow_id: int, branch: int, seq: int) -> WritesRow | None:
         """Return what one step wrote, and what it waits or waited for; None where it has left neither."""
         return await self._one(WritesRow, WRITES, "writes", _int8(flow_id), _int8(branch), _int4(seq))
@@ -162,6 +170,14 @@ class Reads(Store):
         by = (None if actor is None else actor.encode(), TEXT)
         columns = await self._call("delete_flow", _int8(flow_id), _text(reason), (_or_null(int8, now), TIMESTAMPTZ), by)
         return str(read_text(columns[0])[0])
+
+    async def fork(self, root_id: int, copy: Copy, *, now: int | None = None, actor: str | None = None) -> tuple[str, list[int]]:
+        """Create a fork, and return what came of it (forked, open, deleted or missing) and the ids of the flows that were made."""
+        columns = [(build(values), oid) for (build, oid), values in zip(COPY, msgspec.structs.astuple(copy), strict=True)]
+        at = (_or_null(int8, now), TIMESTAMPTZ)
+        by = (None if actor is None else actor.encode(), TEXT)
+        state, made = await self._call("fork", _int8(root_id), *columns, at, by)
+        return str(read_text(state)[0]), [] if made[0] is None else read_int8_array(made[0])
 
     async def now(self) -> int:
         """Return the database's present time, in microseconds since 2000."""

@@ -7,18 +7,22 @@ flows that were ended from outside. Documents and deltas (`dwarf.inputs`) are sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from dwarf.changes import NOTHING, Changes
 from dwarf.errors import NotFound
 from dwarf.graph import Graph
-from dwarf.inputs import Input, branch_input, contribution, extend, join
+from dwarf.inputs import Input, branch_input, contribution, extend, join, override
 from dwarf.record import Via
 from dwarf.routing import Route, plan_of, route_normal
 from dwarf.state import State
 from dwarf.status import StepStatus
+from dwarf.values import Fields
+
+NO_OVERRIDES: Mapping[tuple[int, int], Fields] = MappingProxyType({})
 
 
 class HistoryRow(msgspec.Struct, kw_only=True):
@@ -43,12 +47,18 @@ class HistoryRow(msgspec.Struct, kw_only=True):
 
 
 class Rebuild:
-    """The history of one flow, with what has been rebuilt of it so far. Nests as deep as cohorts do, not as flows grow."""
+    """The history of one flow, with what has been rebuilt of it so far. Nests as deep as cohorts do, not as flows grow.
 
-    def __init__(self, graph: Graph, initial: State, rows: Iterable[HistoryRow]) -> None:
+    `overrides`: what a fork put in the place of some steps' own input, by (branch, seq).
+    """
+
+    def __init__(
+        self, graph: Graph, initial: State, rows: Iterable[HistoryRow], overrides: Mapping[tuple[int, int], Fields] = NO_OVERRIDES
+    ) -> None:
         self._graph = graph
         self._reducers = plan_of(graph).reducers
         self._initial = initial
+        self._overrides = overrides
         self._rows: dict[int, dict[int, HistoryRow]] = {}
         self._spawned: dict[tuple[int, int], tuple[Input, Route]] = {}
         self._parents: dict[int, tuple[int, int, int]] = {}
@@ -60,7 +70,16 @@ class Rebuild:
 
     def input(self, branch: int, seq: int) -> State:
         """Return what step (branch, seq) was, or would be, given. Raises `NotFound` when history has no way to it."""
-        return self._walk(branch, seq).state
+        return self.step_input(branch, seq).state
+
+    def step_input(self, branch: int, seq: int) -> Input:
+        """Return the same with what it takes to store it, standing on nothing that is stored already."""
+        return self._overridden(self._walk(branch, seq), branch, seq)
+
+    def contribution(self, branch: int) -> Changes:
+        """Return what a branch has brought about so far. Raises as `input`, and `ReducerError`."""
+        rows = self._rows.get(branch)
+        return contribution(self._walk(branch, max(rows) + 1), self._reducers) if rows else NOTHING
 
     def final_state(self) -> State:
         """Return the state the flow has reached: all that completed steps contributed, folded in branch order."""
@@ -74,10 +93,13 @@ class Rebuild:
             row = rows.get(place)
             if row is None:
                 raise NotFound(f"history has no step {place} of branch {branch}")
-            given = extend(given, row.changes, self._reducers)
+            given = extend(self._overridden(given, branch, place), row.changes, self._reducers)
             if row.fan_size:
                 given = self._join(row, given)
         return given
+
+    def _overridden(self, given: Input, branch: int, seq: int) -> Input:
+        return override(given, self._overrides[branch, seq]) if (branch, seq) in self._overrides else given
 
     def _start(self, branch: int) -> Input:
         if branch == 0:
@@ -89,7 +111,7 @@ class Rebuild:
         if (parent, parent_seq) not in self._spawned:
             # The cohort itself is not folded: that may be impossible, and is no matter of one branch.
             row = self._rows[parent][parent_seq]
-            self._spawn(row, extend(self._walk(parent, parent_seq), row.changes, self._reducers))
+            self._spawn(row, extend(self.step_input(parent, parent_seq), row.changes, self._reducers))
         spawned, route = self._spawned[parent, parent_seq]
         return branch_input(spawned, branch, route.branch(ordinal)[1])
 
@@ -102,8 +124,4 @@ class Rebuild:
     def _join(self, row: HistoryRow, spawned: Input) -> Input:
         route = self._spawn(row, spawned)
         branches = range(row.fan_first, row.fan_first + row.fan_size)
-        return join(spawned, (self._contribution(branch) for branch in branches), route.aliases, self._reducers)
-
-    def _contribution(self, branch: int) -> Changes:
-        rows = self._rows.get(branch)
-        return contribution(self._walk(branch, max(rows) + 1), self._reducers) if rows else NOTHING
+        return join(spawned, (self.contribution(branch) for branch in branches), route.aliases, self._reducers)

@@ -17,6 +17,7 @@ import psycopg
 from dwarf.arrays import EPOCH
 from dwarf.errors import Conflict, DwarfError, InvalidArgument, NotFound, ShardUnavailable
 from dwarf.flow_reader import FlowReader
+from dwarf.forks import Forks
 from dwarf.inserts import Inserts, columns
 from dwarf.keys import FlowKey
 from dwarf.new_flow import FrozenGraph, NewFlow
@@ -52,6 +53,7 @@ class ShardClient:
         self.pool = Pool(shard.dsn, size=connections, application=application, name=self.name)
         self._inserts = Inserts(self.pool)
         self.reader = FlowReader(shard.index, self.pool)
+        self.forks = Forks(shard.index, self.pool, self.reader)
         self.hub = WaitHub(shard.index, self.reader.look)
         self._graph_ids: dict[bytes, int] = {}
         self._registered: dict[str, tuple[float, tuple[int, str]]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
@@ -19,6 +19,7 @@ from dwarf.checks import shown
 from dwarf.durations import Duration
 from dwarf.errors import DwarfError, InvalidArgument, ShardUnavailable, TimeBudgetExceeded
 from dwarf.flow import Flag
+from dwarf.fork_preview import ForkPreview
 from dwarf.new_flow import check_batch
 from dwarf.options import FlowOptions
 from dwarf.outcome import Outcome
@@ -97,6 +98,15 @@ class TaskClient:
 
     async def terminate(self, flow_key: str, reason: str = "") -> None:
         await self._client.terminate(flow_key, reason)
+
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[False] = False) -> str: ...
+
+    @overload
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[True]) -> ForkPreview: ...
+
+    async def fork(self, step_key: str, overrides: Any = None, *, preview: bool = False) -> str | ForkPreview:
+        return await self._client.fork(step_key, overrides, preview=True) if preview else await self._client.fork(step_key, overrides)
 
     async def delete(self, flow_key: str) -> None:
         await self._client.delete(flow_key)

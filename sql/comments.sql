@@ -150,6 +150,7 @@ comment on column dwarf.history.changes is 'What the step wrote.';
 comment on column dwarf.history.contribution is 'On the last row of a branch: what the whole branch contributed, where that is not changes.';
 comment on column dwarf.history.state is 'State after the step, where later ones stand on it; a document of its own form.';
 comment on column dwarf.history.payload is 'Payload of its interrupt.';
+comment on column dwarf.history.kept is 'What it had written when it called its child.';
 
 comment on table dwarf.parks is 'One row per step that has a past: it waits, or was resumed, or a retry kept its writes. The linear path never looks here.';
 comment on column dwarf.parks.flow_id is 'The flow.';

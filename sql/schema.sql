@@ -270,6 +270,7 @@ create table dwarf.history (
   , contribution json
   , state json
   , payload json
+  , kept json
   , constraint history_flow_id_branch_seq_day_key primary key (flow_id, branch, seq, day)
 ) partition by list (day);
 
@@ -375,6 +376,32 @@ create table dwarf.settings (
 -- squawk-ignore require-concurrent-index-creation
 create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id;
 
+create table dwarf.forks (
+  flow_id bigint not null
+  , branch bigint not null
+  , seq int not null
+  , root_id bigint not null
+  , origin_id bigint not null
+  , origin_root_id bigint not null
+  , created_at timestamptz not null
+  , overrides json
+  , constraint forks_flow_id_branch_seq_key primary key (flow_id, branch, seq)
+);
+
+create index forks_root_id_idx on dwarf.forks (root_id);
+
+create index forks_origin_root_id_idx on dwarf.forks (origin_root_id);
+
+comment on table dwarf.forks is 'The steps at which forks began, as long as the forks are there.';
+comment on column dwarf.forks.flow_id is 'The copy of the flow in which the step runs again.';
+comment on column dwarf.forks.branch is 'The branch of the step, as in the origin.';
+comment on column dwarf.forks.seq is 'The place of the step in its branch.';
+comment on column dwarf.forks.root_id is 'The root of the copy: the fork.';
+comment on column dwarf.forks.origin_id is 'The flow that flow_id is a copy of; it may be gone.';
+comment on column dwarf.forks.origin_root_id is 'The root of the origin.';
+comment on column dwarf.forks.created_at is 'When the fork was made.';
+comment on column dwarf.forks.overrides is 'What was put in the place of fields of the step''s input, null for one taken away.';
+
 -- include functions/now.sql
 -- include functions/keys.sql
 -- include functions/create_v1.sql
@@ -433,3 +460,4 @@ create index flows_root_id_idx on dwarf.flows (root_id) where root_id <> flow_id
 -- include functions/history_v1.sql
 -- include functions/replay_v1.sql
 -- include functions/shard_gauges_v1.sql
+-- include functions/fork_v1.sql

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from dwarf import faults
 from dwarf.batch import ChildStart, Entry
-from dwarf.creation import new_token
 from dwarf.database import Disposition, classify
 from dwarf.dispatch.ledger import Held
 from dwarf.errors import ShardUnavailable
@@ -22,6 +21,7 @@ from dwarf.lanes import LaneLost, LaneWriter, Written
 from dwarf.pool import Pool
 from dwarf.record import Kind, Record
 from dwarf.rows import ClaimedRow
+from dwarf.tokens import new_token
 from dwarf.wire import GraphForm
 
 BATCH_RECORDS_MAX = 500

@@ -24,13 +24,13 @@ as $$
 #variable_conflict use_column
 begin
   insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at
-  , parent_branch, parent_seq, ordinal, child_id, task, changes, state, payload)
+  , parent_branch, parent_seq, ordinal, child_id, task, changes, state, payload, kept)
   select c.flow_id, c.branch, c.seq + h.nth, c.day, c.depth + h.nth, case when h.nth = 0 then c.attempt else 0 end, 6, c.owner
   , case when h.nth = 0 then c.created_at else t.begun_at end
   , case when h.nth = 0 then c.started_at else t.begun_at end
   , t.ended_at
   , case when c.seq + h.nth = 1 and c.branch <> 0 then c.base_branch end, case when c.seq + h.nth = 1 and c.branch <> 0 then c.base_seq end
-  , case when c.seq + h.nth = 1 then c.ordinal end, k.child_id, coalesce(h.task, c.task), h.changes, h.state, k.payload
+  , case when c.seq + h.nth = 1 then c.ordinal end, k.child_id, coalesce(h.task, c.task), h.changes, h.state, k.payload, k.kept
   from unnest(p_chains) c
   join (
     select x.rec, x.changes, x.state, x.ended_ms
@@ -44,6 +44,8 @@ begin
     , least(p_now, c.started_at + h.ended_ms * interval '1 ms') as ended_at
   ) t
   left join lateral (
-    select p.child_id, p.payload from dwarf.parks p where c.parked and h.nth = 0 and p.flow_id = c.flow_id and p.branch = c.branch offset 0
+    select p.child_id, p.payload, case when p.kind = 2 then p.kept end as kept from dwarf.parks p
+    where c.parked and h.nth = 0 and p.flow_id = c.flow_id and p.branch = c.branch
+    offset 0
   ) k on true;
 end $$;

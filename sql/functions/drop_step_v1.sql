@@ -1,5 +1,5 @@
 -- Move to `kept` what must outlive the partitions of a day, at most p_limit trees, and return how many: every open tree with
--- rows there, and closed ones that ended at p_cutoff or later. Then remove the idempotency keys of what will be dropped.
+-- rows there, and closed ones that ended at p_cutoff or later. Then remove the idempotency keys and forks of what will be dropped.
 -- Returns 0 when nothing is left to do for that day.
 create function dwarf.clear_day_v1(p_day int, p_cutoff timestamptz, p_limit int) returns int
 language plpgsql
@@ -44,6 +44,17 @@ begin
     limit 10000
   );
   get diagnostics v_gone = row_count;
+  if v_gone = 0 then
+    delete from dwarf.forks o
+    where (o.flow_id, o.branch, o.seq) in (
+      select x.flow_id, x.branch, x.seq from dwarf.forks x
+      where x.root_id >= v_from and x.root_id < v_to
+      and not exists (select from dwarf.live l where l.flow_id = x.root_id)
+      and not exists (select from dwarf.flows k where k.flow_id = x.root_id and k.day = -1)
+      limit 10000
+    );
+    get diagnostics v_gone = row_count;
+  end if;
   return v_gone;
 end $$;
 

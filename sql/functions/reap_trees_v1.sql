@@ -33,6 +33,7 @@ begin
   delete from dwarf.history h where h.flow_id = any (v_flows) and h.day = any (v_days);
   delete from dwarf.flows f where f.flow_id = any (v_flows) and f.day = any (v_days);
   delete from dwarf.idempotency i where i.flow_id = any (p_root);
+  delete from dwarf.forks o where o.root_id = any (p_root);
   delete from dwarf.doomed d where d.flow_id = any (p_root);
   return v_found;
 end $$;

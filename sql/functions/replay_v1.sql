@@ -12,6 +12,10 @@ create function dwarf.replay_v1(p_flow_id bigint) returns table (
 , ordinal int
 , fan_first bigint
 , fan_size int
+, depth int
+, attempt int
+, child_id bigint
+, kept json
 )
 language plpgsql stable rows 100
 set plan_cache_mode = force_custom_plan
@@ -21,13 +25,14 @@ as $$
 #variable_conflict use_column
 begin
   return query
-  select h.branch, h.seq, h.status, h.via, h.task, h.changes, h.parent_branch, h.parent_seq, h.ordinal, h.fan_first, h.fan_size
+  select h.branch, h.seq, h.status, h.via, h.task, h.changes, h.parent_branch, h.parent_seq, h.ordinal, h.fan_first, h.fan_size, h.depth, h.attempt, h.child_id, h.kept
   from dwarf.history h
   where h.flow_id = p_flow_id and h.day in (dwarf.day_of_id(p_flow_id), -1);
 end $$;
 
--- What a flow was created with, and its graph. No row: there is no such flow.
-create function dwarf.origin_v1(p_flow_id bigint) returns table (graph_id int, input json)
+-- What a flow was created with, its graph, and what a fork has put in the place of the input of some steps. No row: there is no
+-- such flow.
+create function dwarf.origin_v1(p_flow_id bigint) returns table (graph_id int, input json, overrides json)
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
@@ -35,10 +40,12 @@ set jit = off
 as $$
 #variable_conflict use_column
 begin
-  return query select l.graph_id, l.input from dwarf.live l where l.flow_id = p_flow_id;
+  return query select l.graph_id, l.input, dwarf.overrides_v1(p_flow_id) from dwarf.live l where l.flow_id = p_flow_id;
   if not found then
     return query
-    select f.graph_id, f.input from dwarf.flows f where f.flow_id = p_flow_id and f.day in (dwarf.day_of_id(p_flow_id), -1);
+    select f.graph_id, f.input, dwarf.overrides_v1(p_flow_id)
+    from dwarf.flows f
+    where f.flow_id = p_flow_id and f.day in (dwarf.day_of_id(p_flow_id), -1);
   end if;
 end $$;
 
@@ -82,6 +89,6 @@ begin atomic
 end;
 
 comment on function dwarf.replay_v1 is 'What the finished steps of a flow changed, and where its branches came from.';
-comment on function dwarf.origin_v1 is 'What a flow was created with, and its graph.';
+comment on function dwarf.origin_v1 is 'What a flow was created with, its graph, and the overrides of a fork.';
 comment on function dwarf.writes_v1 is 'What one step wrote, and what it waits or waited for.';
 comment on function dwarf.parked_v1 is 'What an interrupted step stands on, and the writes it keeps.';

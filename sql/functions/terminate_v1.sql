@@ -31,10 +31,11 @@ begin
     delete from dwarf.parks p using tree t where p.flow_id = t.flow_id returning p.*
   ), h as (
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, via, owner, created_at, started_at, ended_at, parent_branch
-    , parent_seq, ordinal, child_id, task, changes, payload)
+    , parent_seq, ordinal, child_id, task, changes, payload, kept)
     select o.flow_id, o.branch, o.seq, o.day, o.depth, o.attempt, 9, case when o.status = 3 or o.todo in (2, 4) then 4 else 0 end, o.owner
     , o.created_at, o.started_at, v_now, case when o.seq = 1 and o.branch <> 0 then o.base_branch end
     , case when o.seq = 1 and o.branch <> 0 then o.base_seq end, case when o.seq = 1 then o.ordinal end, k.child_id, o.task, '{}', k.payload
+    , case when k.kind = 2 then k.kept end
     from o left join k on k.flow_id = o.flow_id and k.branch = o.branch
   ), l as (
     delete from dwarf.live l using tree t where l.flow_id = t.flow_id returning l.*

@@ -187,6 +187,7 @@ create table dwarf.history (
   , contribution json
   , state json
   , payload json
+  , kept json
   , constraint history_flow_id_branch_seq_day_key primary key (flow_id, branch, seq, day)
 ) partition by list (day);
 

@@ -86,13 +86,38 @@ select
   , r.ordinal
   , r.fan_first
   , r.fan_size
+  , r.depth
+  , r.attempt
+  , r.child_id
+  , r.kept
 from dwarf.replay_v1($1) as r;
 
 -- name: origin
 select
   o.graph_id
   , o.input
+  , o.overrides
 from dwarf.origin_v1($1) as o;
+
+-- name: callers
+select
+  c.flow_id
+  , c.day
+  , c.graph_id
+  , c.caller_branch
+  , c.caller_seq
+  , c.input
+  , c.overrides
+from dwarf.callers_v1($1) as c;
+
+-- name: fork
+select
+  f.state
+  , f.flow_ids
+from dwarf.fork_v1(
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28
+  , $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39
+) as f;
 
 -- name: writes
 select

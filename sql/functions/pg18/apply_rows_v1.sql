@@ -136,14 +136,16 @@ begin
   ),
   h as (
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, via, owner, created_at, started_at, ended_at
-    , parent_branch, parent_seq, ordinal, fan_first, fan_size, child_id, task, goto, error, changes, contribution, state, payload)
+    , parent_branch, parent_seq, ordinal, fan_first, fan_size, child_id, task, goto, error, changes, contribution, state, payload, kept)
     select m.flow_id, m.branch, m.seq, m.day, m.depth, case when m.chained then 0 else m.attempt end, m.new_status, m.via, m.owner
     , coalesce(m.begun_at, m.created_at), coalesce(m.begun_at, m.started_at), p_now
     , case when m.seq = 1 and m.branch <> 0 then m.base_branch end, case when m.seq = 1 and m.branch <> 0 then m.base_seq end
     , case when m.seq = 1 then m.ordinal end, m.first, m.new_size, k.child_id, m.task, m.goto, m.error, m.changes, m.contribution
-    , m.snapshot, k.payload
+    , m.snapshot, k.payload, k.kept
     from m left join lateral (
-      select p.child_id, p.payload from dwarf.parks p where m.parked and not m.chained and p.flow_id = m.flow_id and p.branch = m.branch offset 0
+      select p.child_id, p.payload, case when p.kind = 2 then p.kept end as kept from dwarf.parks p
+      where m.parked and not m.chained and p.flow_id = m.flow_id and p.branch = m.branch
+      offset 0
     ) k on true
     where m.kind in (3, 6) or m.steps = 1
   ),
