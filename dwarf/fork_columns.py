@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from dwarf.arrays import INT4_ARRAY, INT8, INT8_ARRAY, JSON_ARRAY, TEXT_ARRAY, int4_array, int8, int8_array, json_array, text_array
 from dwarf.forking import Cut, Place
-from dwarf.values import Fields
 
 _INT4S = (int4_array, INT4_ARRAY)
 _INT8S = (int8_array, INT8_ARRAY)
@@ -63,6 +62,7 @@ class Copy(msgspec.Struct):
     row_size: list[int | None] = []
     row_arrived: list[int | None] = []
     row_failed: list[int | None] = []
+    again_rec: list[int] = []
     again_branch: list[int] = []
     again_seq: list[int] = []
     again_overrides: list[bytes | None] = []
@@ -75,13 +75,13 @@ COPY: Sequence[tuple[Callable[[Any], bytes], int]] = (
     _INT4S, _INT8S, _INT4S, _JSONS,
     _INT4S, _INT8S, _INT4S, _JSONS,
     _INT4S, _INT8S, _INT4S, _TEXTS, _INT4S, _INT4S, _INT4S, _INT8S, _INT4S, _JSONS, _INT8S, _INT4S, _INT4S, _INT4S, _INT4S,
-    _INT8S, _INT4S, _JSONS,
+    _INT4S, _INT8S, _INT4S, _JSONS,
 )  # fmt: skip
 assert len(COPY) == len(Copy.__struct_fields__)
 
 
-def lay_out(sources: Sequence[Source], again: Mapping[Place, Fields]) -> Copy:
-    """Lay out the flows to copy, the root first; `again` are the steps of the last one that run again, with their overrides."""
+def lay_out(sources: Sequence[Source]) -> Copy:
+    """Lay out the flows to copy, the root first."""
     copy = Copy()
     for rec, source in enumerate(sources, 1):
         cut = source.cut
@@ -107,10 +107,12 @@ def lay_out(sources: Sequence[Source], again: Mapping[Place, Fields]) -> Copy:
             copy.cancelled_seq.append(seq)
             copy.cancelled_contribution.append(contribution)
         _lay_out_rows(copy, rec, cut)
-    for (branch, seq), overrides in again.items():
-        copy.again_branch.append(branch)
-        copy.again_seq.append(seq)
-        copy.again_overrides.append(msgspec.json.encode(overrides) if overrides else None)
+        for (branch, seq), overrides in cut.overrides.items():
+            if overrides or rec == len(sources):
+                copy.again_rec.append(rec)
+                copy.again_branch.append(branch)
+                copy.again_seq.append(seq)
+                copy.again_overrides.append(msgspec.json.encode(overrides) if overrides else None)
     return copy
 
 

@@ -10,9 +10,10 @@ copy whose branches stop at the same place: behind the last step before the chos
     in a caller                         the same; the caller's step is parked on the copy of the child
     children of copied steps            as they are (that is for the database, which finds them)
 
-So that the chosen step need not stand on what it stood on, a document with its whole input, overrides included, is stored with
-the step before it. The first step of a branch has none before it: its overrides travel in its row's delta, and the first step
-of a flow is given another initial state instead.
+What the rows of a copy stand on is rebuilt from history and stored anew, with the steps before them: a document with the chosen
+step's whole input, overrides included, and one for each source around it. The first step of a branch has none before it: its
+overrides travel in its row's delta. The first step of a flow is given another initial state instead. Overrides of earlier forks
+hold for copied steps and for the chosen one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from msgspec import Raw
 
 from dwarf.errors import Conflict, NotFound, ReducerError
 from dwarf.graph import Graph
-from dwarf.inputs import START, Document, Input, Position, chain_of, decode_document, override
+from dwarf.inputs import START, Document, Input, Position, override
 from dwarf.rebuild import HistoryRow, Rebuild
 from dwarf.record import Via
 from dwarf.routing import RoutingError, plan_of
@@ -73,7 +74,7 @@ class Cut(msgspec.Struct, kw_only=True):
     `kept` says up to which step each branch is copied, `documents` what stands with copied steps in place of their own, `input`
     what the copy is created with if not with the same. `cancelled` are copied steps that had not settled, with what their
     branches bring to the fan-in. `failed` are branches that have arrived at a fan-in which waits, as failed ones. `kept_writes`:
-    what a caller's step had written when it called its child.
+    what a caller's step had written when it called its child. `overrides`: those of the steps at which the copy goes on.
     """
 
     kept: dict[int, int] = {}
@@ -84,6 +85,7 @@ class Cut(msgspec.Struct, kw_only=True):
     cancelled: dict[Place, bytes] = {}
     failed: list[Place] = []
     kept_writes: bytes | None = None
+    overrides: dict[Place, Fields] = {}
 
 
 class Past:
@@ -135,13 +137,8 @@ def stops(past: Past, places: Iterable[Place]) -> dict[int, int]:
     return found
 
 
-def sources(past: Past, places: Iterable[Place]) -> set[Place]:
-    """Return the fan-out sources on whose documents the copy will stand."""
-    return {source for branch, _ in places for source in past.outward(branch)}
-
-
 class Fork:
-    """The copying of one flow. `places` are those where it goes on, each with its overrides; `documents` those of `sources`.
+    """The copying of one flow. `places` are those where it goes on, each with its overrides.
 
     `child_id` is the flow whose caller the place is, for all but the one in which steps run again.
     """
@@ -152,13 +149,11 @@ class Fork:
         past: Past,
         rebuild: Rebuild,
         places: Mapping[Place, Fields],
-        documents: Mapping[Place, bytes],
         *,
         child_id: int | None = None,
     ) -> None:
         self._graph, self._past, self._rebuild = graph, past, rebuild
-        self._places, self._documents = places, documents
-        self._child_id = child_id
+        self._places, self._child_id = places, child_id
 
     def cut(self) -> Cut:
         """Return the copy; a caller's step is parked on its child. Raises as `stops`, and `Conflict` where what is stored forbids it."""
@@ -170,8 +165,10 @@ class Fork:
                     made.steps += 1
                     _check_ended(row)
         for place, overrides in self._places.items():
+            made.overrides[place] = {**self._rebuild.overrides.get(place, {}), **overrides}
             made.rows.append(self._going_on(made, place, overrides))
-        made.rows += [self._waiting(made, source, stop) for source in sorted(sources(self._past, self._places))]
+        for source in {source for branch, _ in self._places for source in self._past.outward(branch)}:
+            made.rows.append(self._waiting(made, source, stop))
         return made
 
     def _kept(self, stop: Mapping[int, int]) -> dict[int, int]:
@@ -217,18 +214,17 @@ class Fork:
             ) from error
 
     def _whole(self, given: Input) -> bytes:
-        """Return a document with a step's input: alone in the trunk, in a branch on top of what that was spawned from."""
+        """Return a document with an input: alone in the trunk, in a branch on top of what that was spawned from."""
         if not given.branch:
             return Document(state=Raw(_encode(given.fields))).encode()
-        parent, seq, _ = self._past.spawned[given.branch]
-        below = chain_of((parent, seq), decode_document(self._spread((parent, seq))))
+        below = list(reversed(self._past.outward(given.branch)))
         net = Raw(given.net.encode()) if given.net else Raw()
-        return Document(on=list(below), alias=given.alias, net=net, exact=given.exact).encode()
+        return Document(on=below, alias=given.alias, net=net, exact=given.exact).encode()
 
     def _waiting(self, made: Cut, source: Place, stop: Mapping[int, int]) -> Due:
         """Return the row of a fan-in that waits for those of its cohort that go on; note those that had not settled, or failed."""
-        self._spread(source)
         branch, seq = source
+        made.documents[source] = self._whole(self._rebuild.spread(branch, seq))
         spawning = self._past.rows[branch][seq]
         members = self._past.members(spawning)
         arrived = [self._past.last(member) for member in members if member not in stop]
@@ -255,12 +251,6 @@ class Fork:
             return self._rebuild.contribution(branch).encode()
         except (ReducerError, RoutingError):
             return EMPTY_OBJECT
-
-    def _spread(self, source: Place) -> bytes:
-        document = self._documents.get(source)
-        if document is None:
-            raise Conflict(f"what step {source[1]} of branch {source[0]} spread is not stored any more: none of its branches can be forked")
-        return document
 
 
 def _check_ended(row: PastStep) -> None:

@@ -14,7 +14,7 @@ from dwarf.errors import Conflict, NotFound
 from dwarf.flow_reader import FlowReader, overrides_of
 from dwarf.fork_columns import Source, lay_out
 from dwarf.fork_preview import ForkPreview, preview
-from dwarf.forking import Cut, Fork, Past, PastStep, Place, sources
+from dwarf.forking import Cut, Fork, Past, PastStep, Place
 from dwarf.keys import FlowKey, StepKey
 from dwarf.pages import STATUSES
 from dwarf.pool import Pool
@@ -50,7 +50,7 @@ class Forks:
     async def fork_at(self, root: FoundFlow, flow_id: int, again: Mapping[Place, Fields]) -> str:
         """Create a flow that goes on at one or several steps of a flow under a root, each with its overrides."""
         copied = await self._cut_all(flow_id, again)
-        copy = lay_out(copied, again)
+        copy = lay_out(copied)
         state, made = await self._pool.run(lambda reads: reads.fork(root.flow_id, copy), is_repeatable=False)
         if state != "forked":
             raise self._refusal(root, state)
@@ -104,15 +104,7 @@ class Forks:
         graph = await self._reader.load_graph(flow.graph_id)
         given = State.of(decode_fields(flow.input) if flow.input else {})
         past, rebuild = Past(steps), Rebuild(graph, given, steps, overrides_of(flow.overrides))
-        documents = await self._documents(flow, past, places)
-        return Fork(graph, past, rebuild, places, documents, child_id=child_id).cut()
-
-    async def _documents(self, flow: CallerRow, past: Past, places: Mapping[Place, Fields]) -> dict[Place, bytes]:
-        wanted = [(flow.flow_id, *source, flow.day) for source in sources(past, places)]
-        if not wanted:
-            return {}
-        rows = await self._pool.run(lambda reads: reads.load_documents(wanted))
-        return {(row.branch, row.seq): row.document for row in rows if row.document is not None}
+        return Fork(graph, past, rebuild, places, child_id=child_id).cut()
 
 
 def _past_step(row: ReplayRow) -> PastStep:

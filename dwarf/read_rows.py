@@ -209,6 +209,17 @@ LISTED: tuple[Reader, ...] = (
 )  # fmt: skip
 
 
+class StoppedRow(msgspec.Struct, gc=False):
+    """A root that a purge would take. `parked_at`, of one that is interrupted, is in microseconds since 2000."""
+
+    flow_id: int
+    parked_at: int | None
+    is_place: bool
+
+
+STOPPED: tuple[Reader, ...] = (read_int8, read_int8, read_bool)
+
+
 class ShardGauges(msgspec.Struct, gc=False):
     flows_open: int
     steps_pending: int

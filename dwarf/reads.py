@@ -18,6 +18,7 @@ from dwarf.arrays import (
     INT2,
     INT4,
     INT8,
+    JSON,
     TEXT,
     TIMESTAMPTZ,
     boolean,
@@ -27,6 +28,7 @@ from dwarf.arrays import (
     int8_array,
     micros,
     read_int2,
+    read_int4,
     read_int8,
     read_int8_array,
     read_text,
@@ -43,6 +45,7 @@ from dwarf.read_rows import (
     REPLAY,
     SHARD_GAUGES,
     STEPS,
+    STOPPED,
     WORKFLOWS,
     WRITES,
     CallerRow,
@@ -55,11 +58,12 @@ from dwarf.read_rows import (
     ReplayRow,
     ShardGauges,
     StepRow,
+    StoppedRow,
     WorkflowRow,
     WritesRow,
 )  # fmt: skip
 from dwarf.rows import Reader, read_rows
-from dwarf.store import Parameter, Store
+from dwarf.store import Keyed, Parameter, Store
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -179,6 +183,50 @@ class Reads(Store):
         state, made = await self._call("fork", _int8(root_id), *columns, at, by)
         return str(read_text(state)[0]), [] if made[0] is None else read_int8_array(made[0])
 
+    async def continue_flow(
+        self, flow_id: int, token: str, input_: bytes, key: str = "", *, now: int | None = None, actor: str | None = None
+    ) -> Keyed:  # fmt: skip
+        """Create a flow that goes on where a completed root has ended; with a key as `create_keyed`.
+
+        The state is `created`, `existing`, `conflict`, `busy`, or else nothing was done: `deleted` or `missing`.
+        """
+        columns = await self._call(
+            "continue_flow",
+            _int8(flow_id),
+            _text(token),
+            (input_, JSON),
+            (key.encode() or None, TEXT),
+            (_or_null(int8, now), TIMESTAMPTZ),
+            (_or_null(str.encode, actor), TEXT),
+        )
+        state, made, its_token = columns
+        return Keyed(str(read_text(state)[0]), read_int8(made)[0], read_text(its_token)[0])
+
+    # Purges
+
+    async def stopped(self, filters: Mapping[str, Any], *, limit: int, after: int, scan: int) -> list[StoppedRow]:
+        """Return roots that a purge would take, oldest first; the last row may be the place where they go on. See `FILTERS`."""
+        named = _filters(filters, [name for name in FILTERS if name != "with_children"])
+        return read_rows(StoppedRow, STOPPED, await self._call("stopped", _int4(limit), _int8(after), *named, _int4(scan)))
+
+    async def delete_closed(self, flow_ids: Sequence[int], *, now: int | None = None, actor: str | None = None) -> int:
+        """Delete the closed roots among flows, and return how many were not deleted before."""
+        at, by = (_or_null(int8, now), TIMESTAMPTZ), (_or_null(str.encode, actor), TEXT)
+        return int(read_int4((await self._call("delete_closed", _ids(flow_ids), at, by))[0])[0])
+
+    async def delete_interrupted(
+        self, flow_id: int, reason: str, parked_at: int, *, now: int | None = None, actor: str | None = None
+    ) -> bool:  # fmt: skip
+        """Terminate and delete a root, if it is interrupted still, and has not been anew since `parked_at`."""
+        at, by = (_or_null(int8, now), TIMESTAMPTZ), (_or_null(str.encode, actor), TEXT)
+        parked = (int8(parked_at), TIMESTAMPTZ)
+        columns = await self._call("delete_interrupted", _int8(flow_id), _text(reason), at, by, parked)
+        return bool(read_text(columns[0])[0] == "terminated")
+
+    async def note_drop(self, before: str, *, actor: str | None = None) -> None:
+        """Note that days are about to be dropped, and up to which."""
+        await self._call("note_drop", (_or_null(str.encode, actor), TEXT), _text(before))
+
     async def now(self) -> int:
         """Return the database's present time, in microseconds since 2000."""
         return int(read_int8((await self._call("database_now"))[0])[0])
@@ -214,5 +262,5 @@ def _or_null(build: Any, value: Any) -> bytes | None:
     return None if value is None else build(value)
 
 
-def _filters(filters: Mapping[str, Any]) -> list[Parameter]:
-    return [(_or_null(_BUILD[_FILTER_TYPES[name]], filters.get(name)), _FILTER_TYPES[name]) for name in FILTERS]
+def _filters(filters: Mapping[str, Any], names: Sequence[str] = FILTERS) -> list[Parameter]:
+    return [(_or_null(_BUILD[_FILTER_TYPES[name]], filters.get(name)), _FILTER_TYPES[name]) for name in names]

@@ -58,7 +58,7 @@ class Rebuild:
         self._graph = graph
         self._reducers = plan_of(graph).reducers
         self._initial = initial
-        self._overrides = overrides
+        self.overrides = overrides
         self._rows: dict[int, dict[int, HistoryRow]] = {}
         self._spawned: dict[tuple[int, int], tuple[Input, Route]] = {}
         self._parents: dict[int, tuple[int, int, int]] = {}
@@ -75,6 +75,10 @@ class Rebuild:
     def step_input(self, branch: int, seq: int) -> Input:
         """Return the same with what it takes to store it, standing on nothing that is stored already."""
         return self._overridden(self._walk(branch, seq), branch, seq)
+
+    def spread(self, branch: int, seq: int) -> Input:
+        """Return what the branches of fan-out source (branch, seq) were spawned from."""
+        return extend(self.step_input(branch, seq), self._rows[branch][seq].changes, self._reducers)
 
     def contribution(self, branch: int) -> Changes:
         """Return what a branch has brought about so far. Raises as `input`, and `ReducerError`."""
@@ -99,7 +103,7 @@ class Rebuild:
         return given
 
     def _overridden(self, given: Input, branch: int, seq: int) -> Input:
-        return override(given, self._overrides[branch, seq]) if (branch, seq) in self._overrides else given
+        return override(given, self.overrides[branch, seq]) if (branch, seq) in self.overrides else given
 
     def _start(self, branch: int) -> Input:
         if branch == 0:
@@ -110,8 +114,7 @@ class Rebuild:
             raise NotFound(f"history does not say where branch {branch} was spawned") from None
         if (parent, parent_seq) not in self._spawned:
             # The cohort itself is not folded: that may be impossible, and is no matter of one branch.
-            row = self._rows[parent][parent_seq]
-            self._spawn(row, extend(self.step_input(parent, parent_seq), row.changes, self._reducers))
+            self._spawn(self._rows[parent][parent_seq], self.spread(parent, parent_seq))
         spawned, route = self._spawned[parent, parent_seq]
         return branch_input(spawned, branch, route.branch(ordinal)[1])
 

@@ -290,6 +290,7 @@ comment on function dwarf.missing_partitions_v1 is 'Partitions that ensure_parti
 comment on function dwarf.is_open_day_v1 is 'Whether an open flow''s rows stand under a day.';
 comment on function dwarf.move_trees_v1 is 'Move what trees have under a day to kept.';
 comment on function dwarf.clear_day_v1 is 'Move to kept what must outlive a day''s partitions.';
+comment on function dwarf.each_tree_v1 is 'Move or remove trees, those that can be.';
 comment on function dwarf.drop_step_v1 is 'The next piece of dropping days: call until done.';
 comment on function dwarf.drop_table_v1 is 'Part of drop_step_v1.';
 comment on function dwarf.reap_trees_v1 is 'Remove closed trees whole.';

@@ -1,6 +1,6 @@
 -- Move to `kept` what must outlive the partitions of a day, at most p_limit trees, and return how many: every open tree with
 -- rows there, and closed ones that ended at p_cutoff or later. Then remove the idempotency keys and forks of what will be dropped.
--- Returns 0 when nothing is left to do for that day.
+-- Returns 0 when nothing is left to do for that day. Where nothing is left but trees that cannot be moved, it raises why.
 create function dwarf.clear_day_v1(p_day int, p_cutoff timestamptz, p_limit int) returns int
 language plpgsql
 set plan_cache_mode = force_custom_plan
@@ -32,8 +32,7 @@ begin
     );
   end if;
   if cardinality(v_roots) > 0 then
-    perform dwarf.move_trees_v1(v_roots, p_day);
-    return cardinality(v_roots);
+    return dwarf.each_tree_v1(v_roots, p_day);
   end if;
   delete from dwarf.idempotency i
   where (i.workflow, i.key) in (
@@ -58,14 +57,52 @@ begin
   return v_gone;
 end $$;
 
+-- Move trees to `kept`, or without a day remove them, and return how many. One that cannot be, whatever the reason, stays as it is
+-- and keeps no other from it; where none can be, what the first one came to is raised.
+create function dwarf.each_tree_v1(p_root bigint[], p_day int default null) returns int
+language plpgsql
+as $$
+declare
+  v_root bigint;
+  v_done int := 0;
+  v_failure text;
+begin
+  begin
+    perform case when p_day is null then dwarf.reap_trees_v1(p_root) else dwarf.move_trees_v1(p_root, p_day) end;
+    return cardinality(p_root);
+  exception
+    when serialization_failure or deadlock_detected or lock_not_available then
+      raise;
+    when others then
+      null;
+  end;
+  foreach v_root in array p_root loop
+    begin
+      perform case when p_day is null then dwarf.reap_trees_v1(array[v_root]) else dwarf.move_trees_v1(array[v_root], p_day) end;
+      v_done := v_done + 1;
+    exception
+      when serialization_failure or deadlock_detected or lock_not_available then
+        raise;
+      when others then
+        v_failure := coalesce(v_failure, format('flow %s cannot be %s: %s', dwarf.flow_name(v_root)
+        , case when p_day is null then 'removed' else 'moved' end, sqlerrm));
+    end;
+  end loop;
+  if v_done = 0 then
+    raise exception using errcode = 'DW902', message = v_failure;
+  end if;
+  return v_done;
+end $$;
+
 -- Do the next piece of dropping every day before p_before: call it, each time in a transaction of its own, until it answers
 -- 'done'. Flows that are open, or ended at p_cutoff or later (by default the start of p_before), are kept.
 --   again   something was done: call again
 --   run     call again after running `statement` outside any transaction: a partition is detached without stopping anybody
 --   busy    another one is at work
+--   failed  `day` has to stay, for what `fault` says: nothing of it is lost. Call again with the day in p_skip to go on with others
 --   done    nothing is left to do
--- `dropped` counts the closed roots that this piece removed. May be killed anywhere: what comes next is read from the
--- catalogs. Nobody waits for its locks longer than lock_timeout (55P03: try again; a partition whose detach was cut short,
+-- `day` is the one that was worked at, -1 for `kept`; is_gone: nothing is left of it. `dropped` counts the closed roots that this
+-- piece removed. May be killed anywhere: what comes next is read from the catalogs. Nobody waits for its locks longer than lock_timeout (55P03: try again; a partition whose detach was cut short,
 -- while an old snapshot may still see it, waits so). With p_concurrently off it detaches by itself, which stops readers and
 -- writers of the parent for as long as it waits.
 create function dwarf.drop_step_v1(
@@ -74,13 +111,18 @@ create function dwarf.drop_step_v1(
 , p_limit int default 100
 , p_concurrently boolean default true
 , p_now timestamptz default null
+, p_skip int[] default '{}'
 , out state text
 , out statement text
 , out dropped bigint
+, out day int
+, out is_gone boolean
+, out fault text
 )
 language plpgsql
 set lock_timeout = '200ms'
 as $$
+#variable_conflict use_column
 declare
   v_cutoff timestamptz := coalesce(p_cutoff, dwarf.start_of_day(p_before));
   v_part record;
@@ -90,6 +132,7 @@ begin
     raise exception using errcode = 'DW400', message = format('the day %s is not over yet; only earlier days can be dropped', p_before - 1);
   end if;
   dropped := 0;
+  is_gone := false;
   state := 'again';
   if not pg_try_advisory_xact_lock(hashtext('dwarf retention'), 0) then
     state := 'busy';
@@ -98,35 +141,44 @@ begin
   -- A detached table first, then a detach that was begun, then the oldest day; flows before history.
   select p.day, p.parent, p.is_attached, p.is_pending, format('%s_d%s', p.parent, p.day) as name into v_part
   from dwarf.partitions_v1() p
-  where p.day < p_before
+  where p.day < p_before and p.day <> all (p_skip)
   order by p.is_attached or p.is_pending, p.is_attached, p.day, p.parent
   limit 1;
-  if not found then
-    v_roots := array(
-      select f.flow_id from dwarf.flows f where f.day = -1 and f.ended_at < v_cutoff and f.root_id = f.flow_id
-      order by f.ended_at, f.flow_id limit p_limit
-    );
-    if cardinality(v_roots) > 0 then
-      dropped := dwarf.reap_trees_v1(v_roots);
-    else
+  day := coalesce(v_part.day, -1);
+  begin
+    if v_part.day is null and -1 = any (p_skip) then
       state := 'done';
-    end if;
-  elsif v_part.is_pending then
-    execute format('alter table dwarf.%I detach partition dwarf.%I finalize', v_part.parent, v_part.name);
-  elsif not v_part.is_attached then
-    if dwarf.is_open_day_v1(v_part.day) then
+    elsif v_part.day is null then
+      v_roots := array(
+        select f.flow_id from dwarf.flows f where f.day = -1 and f.ended_at < v_cutoff and f.root_id = f.flow_id
+        order by f.ended_at, f.flow_id limit p_limit
+      );
+      if cardinality(v_roots) > 0 then
+        dropped := dwarf.each_tree_v1(v_roots);
+      else
+        state := 'done';
+      end if;
+    elsif v_part.is_pending then
+      execute format('alter table dwarf.%I detach partition dwarf.%I finalize', v_part.parent, v_part.name);
+    elsif not v_part.is_attached and dwarf.is_open_day_v1(v_part.day) then
       execute format('alter table dwarf.%I attach partition dwarf.%I for values in (%s)', v_part.parent, v_part.name, v_part.day);
+    elsif v_part.is_attached and dwarf.clear_day_v1(v_part.day, v_cutoff, p_limit) > 0 then
+      null;
+    elsif v_part.is_attached and p_concurrently then
+      state := 'run';
+      statement := format('alter table dwarf.%I detach partition dwarf.%I concurrently', v_part.parent, v_part.name);
     else
       dropped := dwarf.drop_table_v1(v_part.name);
+      is_gone := not exists (select from dwarf.partitions_v1() p where p.day = v_part.day);
     end if;
-  elsif dwarf.clear_day_v1(v_part.day, v_cutoff, p_limit) > 0 then
-    null;
-  elsif p_concurrently then
-    state := 'run';
-    statement := format('alter table dwarf.%I detach partition dwarf.%I concurrently', v_part.parent, v_part.name);
-  else
-    dropped := dwarf.drop_table_v1(v_part.name);
-  end if;
+  exception
+    when serialization_failure or deadlock_detected or lock_not_available then
+      raise;
+    when others then
+      state := 'failed';
+      fault := sqlerrm;
+      dropped := 0;
+  end;
 end $$;
 
 -- Drop the table of a day and return how many closed roots were in it.
@@ -156,12 +208,14 @@ declare
   v_dropped bigint := 0;
 begin
   loop
-    select s.state, s.dropped into v_step
+    select s.state, s.dropped, s.day, s.fault into v_step
     from dwarf.drop_step_v1(v_before, p_limit => 1000000, p_concurrently => false, p_now => p_now) s;
     v_dropped := v_dropped + v_step.dropped;
     exit when v_step.state = 'done';
     if v_step.state = 'busy' then
       raise exception using errcode = '55P03', message = 'another session is dropping partitions now; try again';
+    elsif v_step.state = 'failed' then
+      raise exception using errcode = 'DW902', message = format('day %s has to stay: %s', v_step.day, v_step.fault);
     end if;
   end loop;
   perform dwarf.audit_v1('drop', null, null, json_build_object('before', date '2000-01-01' + v_before, 'flows', v_dropped), p_now);

@@ -47,7 +47,8 @@ return (
 --   d_*         documents that stand with copied steps in place of their own
 --   x_*         what branches that had not settled bring to their fan-in, with the last step of each
 --   a_*         the rows to begin with: status 1 due, 3 a fan-in that waits, 5 a caller
---   o_*         the steps that run again, in the last flow, with what is put in the place of their input
+--   o_*         the steps that run again, in the last flow, with what is put in the place of their input; and callers of which
+--               something has been put there by an earlier fork. What such forks put for copied steps is copied
 -- state: `forked`, with the ids of the new flows in the order of p_origin; `open`, `deleted` or `missing` is the root, and nothing
 -- was changed. Not a row of the origin is changed. Copied steps keep their times; those that never settled are cancelled.
 create function dwarf.fork_v1(
@@ -85,6 +86,7 @@ create function dwarf.fork_v1(
 , a_size int[]
 , a_arrived int[]
 , a_failed int[]
+, o_rec int[]
 , o_branch bigint[]
 , o_seq int[]
 , o_overrides json[]
@@ -181,8 +183,17 @@ begin
   join dwarf.live l on l.flow_id = c.flow_id
   where c.rec > 1;
   insert into dwarf.forks(flow_id, branch, seq, root_id, origin_id, origin_root_id, created_at, overrides)
-  select flow_ids[v_last], o.branch, o.seq, flow_ids[1], p_origin[v_last], p_root, v_now, o.overrides
-  from unnest(o_branch, o_seq, o_overrides) o(branch, seq, overrides);
+  select flow_ids[o.rec], o.branch, o.seq, flow_ids[1], p_origin[o.rec], p_root, v_now, o.overrides
+  from unnest(o_rec, o_branch, o_seq, o_overrides) o(rec, branch, seq, overrides)
+  union all
+  select flow_ids[k.rec], o.branch, o.seq, flow_ids[1], o.flow_id, p_root, v_now, o.overrides
+  from unnest(p_origin) with ordinality f(flow_id, rec)
+  join dwarf.forks o on o.flow_id = f.flow_id and o.overrides is not null
+  join unnest(k_rec, k_branch, k_last) k(rec, branch, last) on k.rec = f.rec and k.branch = o.branch and k.last >= o.seq
+  union all
+  select c.new, o.branch, o.seq, flow_ids[1], o.flow_id, p_root, v_now, o.overrides
+  from unnest(v_old, v_new) c(old, new)
+  join dwarf.forks o on o.flow_id = c.old and o.overrides is not null;
   perform dwarf.audit_v1('fork', flow_ids[1], p_actor, json_build_object('origin', p_root), v_now);
   state := 'forked';
 end $$;

@@ -247,9 +247,10 @@ begin
   end loop;
 end $$;
 
--- Roots that a purge would take, oldest ids first: ended ones that are not deleted yet, and interrupted ones (is_open). Filters as
--- in list_closed_v1. At most p_limit of those after p_after; at most p_scan roots are looked at. Where more may follow, the last
--- row has is_place set and says where to go on.
+-- Roots that a purge would take, oldest ids first: ended ones that are not deleted yet, or, where p_status asks for them, open ones
+-- that are interrupted; those have parked_at, the time of their last interrupt. Filters as in list_closed_v1 and list_open_v1. At
+-- most p_limit of those after p_after; at most p_scan roots are looked at. Where more may follow, the last row has is_place set and
+-- says where to go on.
 create function dwarf.stopped_v1(
   p_limit int
 , p_after bigint default 0
@@ -265,7 +266,7 @@ create function dwarf.stopped_v1(
 , p_newer_than timestamptz default null
 , p_search text default null
 , p_scan int default 20000
-) returns table (flow_id bigint, is_open boolean, is_place boolean)
+) returns table (flow_id bigint, parked_at timestamptz, is_place boolean)
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
@@ -281,7 +282,7 @@ declare
   v_found int := 0;
 begin
   for v_line in
-    select r.id, r.is_open
+    select r.id, r.parked_at
     , (p_status is null or r.status = p_status)
     and (p_name is null or g.name = p_name)
     and (p_thread_id is null or r.thread_id = p_thread_id)
@@ -292,23 +293,29 @@ begin
     , g.name, r.task, r.error, r.reason) as fits
     from (
       (
-        select f.flow_id as id, false as is_open, f.status, f.thread_id, f.task, f.ended_at as moved_at, f.workflow, f.fairness_key, f.priority
-        , f.tenant, f.error, f.reason, f.graph_id
+        select f.flow_id as id, null::timestamptz as parked_at, f.status, f.thread_id, f.task, f.ended_at as moved_at, f.workflow
+        , f.fairness_key, f.priority, f.tenant, f.error, f.reason, f.graph_id
         from dwarf.flows f
-        where f.flow_id > p_after and f.root_id = f.flow_id and not exists (select from dwarf.doomed d where d.flow_id = f.flow_id)
+        where p_status is distinct from 4 and f.flow_id > p_after and f.root_id = f.flow_id
+        and not exists (select from dwarf.doomed d where d.flow_id = f.flow_id)
         order by f.flow_id limit p_scan
       )
       union all
       (
-        select l.flow_id, true, 4::smallint, l.thread_id, null, p.parked_at, l.workflow, l.fairness_key, l.priority, l.tenant, null, l.reason
-        , l.graph_id
+        select l.flow_id, p.parked_at, 4::smallint, l.thread_id, a.task, greatest(a.updated_at, p.parked_at, l.created_at), l.workflow
+        , l.fairness_key, l.priority, l.tenant, null, l.reason, l.graph_id
         from (
           select x.root_id, max(x.parked_at) as parked_at from dwarf.parks x
-          where x.kind = 1 and x.answer is null and x.root_id > p_after
+          where p_status = 4 and x.kind = 1 and x.answer is null and x.root_id > p_after
           group by x.root_id
           order by x.root_id limit p_scan
         ) p
         join dwarf.live l on l.flow_id = p.root_id
+        cross join lateral (
+          select max(x.task) filter (where x.branch = 0 and x.size is null) as task
+          , max(greatest(x.created_at, x.started_at)) as updated_at
+          from dwarf.active x where x.flow_id = l.flow_id
+        ) a
       )
     ) r
     join dwarf.graphs g on g.graph_id = r.graph_id
@@ -319,10 +326,10 @@ begin
     v_place := v_line.id;
     continue when not v_line.fits;
     v_found := v_found + 1;
-    return query select v_line.id, v_line.is_open, false;
+    return query select v_line.id, v_line.parked_at, false;
     exit when v_found = p_limit;
   end loop;
   if v_found = p_limit or v_seen = p_scan then
-    return query select v_place, null::boolean, true;
+    return query select v_place, null::timestamptz, true;
   end if;
 end $$;

@@ -19,7 +19,7 @@ create index forks_root_id_idx on dwarf.forks (root_id);
 
 create index forks_origin_root_id_idx on dwarf.forks (origin_root_id);
 
-comment on table dwarf.forks is 'The steps at which forks began, as long as the forks are there.';
+comment on table dwarf.forks is 'The steps at which forks began, and those whose input forks have changed, as long as the forks are there.';
 comment on column dwarf.forks.flow_id is 'The copy of the flow in which the step runs again.';
 comment on column dwarf.forks.branch is 'The branch of the step, as in the origin.';
 comment on column dwarf.forks.seq is 'The place of the step in its branch.';

@@ -40,12 +40,16 @@ async def check_forks(engine: EngineUnderTest, flow: Example) -> None:
     steps = walk(await engine.history(flow.key))
     forkable = list(childless(paths(await engine.history(flow.key))).values())  # a retry has discarded the others
     theirs = await told(engine, flow.key)
+    chosen = random.Random(flow.seed).sample(forkable, min(FORKS_MAX, len(forkable)))
     forks: dict[str, Step] = {}
-    for step in random.Random(flow.seed).sample(forkable, min(FORKS_MAX, len(forkable))):
-        try:
-            forks[await engine.fork(step.step_key)] = step
-        except Conflict as error:  # a fan-in that failed since there was nothing to give it
-            assert "cannot be folded" in str(error)
+    for step, made in zip(
+        chosen, await asyncio.gather(*(engine.fork(step.step_key) for step in chosen), return_exceptions=True), strict=True
+    ):
+        if isinstance(made, str):
+            forks[made] = step
+        else:  # a fan-in that failed since there was nothing to give it
+            assert isinstance(made, Conflict), made
+            assert "cannot be folded" in str(made)
             assert step.status == "failed"
     outcomes = await finish(engine, list(forks))
     for (key, step), outcome in zip(forks.items(), outcomes, strict=True):

@@ -182,7 +182,7 @@ def test_a_chore_that_fails_leaves_the_others_to_be_done(player: Player, pool: P
     for function in (
         "ensure_partitions(int, timestamptz)",
         "forget_sessions_v1(int, timestamptz)",
-        "drop_step_v1(int, timestamptz, int, boolean, timestamptz)",
+        "drop_step_v1(int, timestamptz, int, boolean, timestamptz, int[])",
     ):
         player.connection.execute(f"drop function dwarf.{function}".encode())
     player.now = NOON + 40 * DAY
