@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from dwarf.query import FlowSummary as FlowSummary
     from dwarf.query import Page as Page
     from dwarf.query import Query as Query
+    from dwarf.recovery import RecoveredFlow as RecoveredFlow
+    from dwarf.recovery import Recovery as Recovery
     from dwarf.reducers import Reducer as Reducer
     from dwarf.retry import Retry as Retry
     from dwarf.shards import Shard as Shard
@@ -76,6 +78,7 @@ _HOMES = {
     "options": ("FlowOptions",),
     "outcome": ("Outcome",),
     "query": ("FlowSummary", "Page", "Query"),
+    "recovery": ("RecoveredFlow", "Recovery"),
     "reducers": ("Reducer",),
     "retry": ("Retry",),
     "shards": ("Shard", "ShardInfo"),

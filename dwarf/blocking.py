@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import date
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 from dwarf.durations import Duration
@@ -10,6 +11,7 @@ from dwarf.fork_preview import ForkPreview
 from dwarf.options import FlowOptions
 from dwarf.outcome import Outcome
 from dwarf.query import Page, Query
+from dwarf.recovery import RecoveredFlow, Recovery
 from dwarf.shards import ShardInfo
 from dwarf.status import Status
 from dwarf.steps import Step
@@ -41,7 +43,18 @@ class Verbs(Protocol):
     async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[False] = False) -> str: ...
     @overload
     async def fork(self, step_key: str, overrides: Any = None, *, preview: Literal[True]) -> ForkPreview: ...
+    async def continue_flow(self, flow_key: str, state: Any = None, *, idempotency_key: str = "") -> str: ...
+    async def recover(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        on_flow: Callable[[RecoveredFlow], None] | None = None,
+    ) -> Recovery: ...
     async def delete(self, flow_key: str) -> None: ...
+    async def purge(self, query: Query) -> int: ...
+    async def purge_before(self, day: date) -> int: ...
     async def shard_info(self) -> list[ShardInfo]: ...
 
 
@@ -113,8 +126,27 @@ class BlockingVerbs:
             return self._do(self._verbs.fork(step_key, overrides, preview=True))
         return self._do(self._verbs.fork(step_key, overrides))
 
+    def continue_flow(self, flow_key: str, state: Any = None, *, idempotency_key: str = "") -> str:
+        return self._do(self._verbs.continue_flow(flow_key, state, idempotency_key=idempotency_key))
+
+    def recover(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        on_flow: Callable[[RecoveredFlow], None] | None = None,
+    ) -> Recovery:
+        return self._do(self._verbs.recover(query, dry_run=dry_run, per_second=per_second, on_flow=on_flow))
+
     def delete(self, flow_key: str) -> None:
         self._do(self._verbs.delete(flow_key))
+
+    def purge(self, query: Query) -> int:
+        return self._do(self._verbs.purge(query))
+
+    def purge_before(self, day: date) -> int:
+        return self._do(self._verbs.purge_before(day))
 
     def shard_info(self) -> list[ShardInfo]:
         return self._do(self._verbs.shard_info())

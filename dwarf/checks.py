@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -67,6 +67,15 @@ def check_time(value: object, what: str) -> datetime:
         return value.astimezone(UTC)
     except OverflowError:
         raise InvalidArgument(f"{what} is {value.isoformat()}, which in UTC is outside the years 1 to 9999") from None
+
+
+def check_day(value: object, what: str) -> date:
+    """Accept a date, or a time that says its offset: then the day, in UTC, that it is in."""
+    if isinstance(value, datetime):
+        return check_time(value, what).date()
+    if not isinstance(value, date):
+        raise InvalidArgument(f"{what} is {shown(value)}; it must be a date")
+    return value
 
 
 def read_time(text: object, what: str) -> datetime:

@@ -13,7 +13,8 @@ comes back from expired owners is the sweep's (`dispatch`).
     retention    drops the days that are too old, once a day               RETENTION_SECONDS_MAX
     gauges       measures the backlog, unless another one just has         one walk through the index of due steps
 
-A chore that fails leaves the others to be done, and is done again in the next round.
+A chore that fails leaves the others to be done, and is done again in the next round. A flow that retention cannot move out of a
+day keeps that day as it is, and no other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import msgspec
 
 from dwarf import partitions
 from dwarf.arrays import moment
-from dwarf.errors import ShardUnavailable
+from dwarf.errors import DwarfError, ShardUnavailable
 from dwarf.keys import LOW_BITS, LOW_MAX
 from dwarf.pool import Pool
 
@@ -176,6 +177,8 @@ class Chores:
         finally:
             stop.set()  # for a cancelled round, whose thread goes on
         done.dropped = dropped.roots
+        if dropped.faults:
+            raise DwarfError("; ".join(dropped.faults))
         if dropped.is_done:
             self._dropped_before = before
         else:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import date
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from dwarf.checks import check_flag, check_whole, shown
+from dwarf.checks import check_day, check_flag, check_whole, shown
 from dwarf.creation import Creation
 from dwarf.durations import Duration, seconds_of
 from dwarf.errors import InvalidArgument, NotFound, ShardUnavailable, WaitTimeout
@@ -25,11 +26,14 @@ from dwarf.history_mermaid import render
 from dwarf.hosts.host import Host
 from dwarf.keys import FlowKey, StepKey
 from dwarf.new_flow import Draft, NewFlow, check_batch, draft
-from dwarf.options import FlowOptions, check_priority_max, check_time_budget
+from dwarf.options import FlowOptions, check_idempotency_key, check_priority_max, check_time_budget
 from dwarf.outcome import Outcome, clean_reason
 from dwarf.pages import merge, searched_flow
 from dwarf.pool import PATIENCE_SECONDS
+from dwarf.purging import purge, purge_before
 from dwarf.query import CheckedQuery, Page, Query
+from dwarf.recovering import recover
+from dwarf.recovery import RecoveredFlow, Recovery, check_pace, check_query
 from dwarf.shard_client import ShardClient
 from dwarf.shards import Shard, ShardInfo, check_shards
 from dwarf.status import Status
@@ -289,6 +293,44 @@ class Client:
         self._ring(key.shard)
         return made
 
+    async def continue_flow(self, flow_key: str, state: Any = None, *, idempotency_key: str = "") -> str:
+        """Create a flow that begins where a completed one has ended, and return its key.
+
+        It has that flow's graph, thread and options but for `delete_on_completion`, and its final state, into which `state` is
+        folded as a task's writes are: reducers apply, None takes a field away. With an idempotency key (unique per workflow on the
+        shard of the flow) it may be asked again. Raises `InvalidArgument` (also for a child), `StateValueError`, `ReducerError`,
+        `NotFound`, `Conflict` (the flow has not completed, or is deleted), `ShardUnavailable`, after which the new flow may exist.
+        """
+        key, fields = FlowKey.parse(flow_key), encode_fields(state, "state")
+        made = await self._shard(key).continuing.go_on(key, fields, check_idempotency_key(idempotency_key))
+        self._ring(key.shard)
+        return made
+
+    async def recover(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        on_flow: Callable[[RecoveredFlow], None] | None = None,
+    ) -> Recovery:
+        """Fork every failed flow that a query finds at the steps for which it failed, but those that were forked before.
+
+        `per_second` bounds how many forks are made a second; `on_flow` is told of each flow as soon as it is done with. With
+        `dry_run` nothing is changed. What goes wrong with one flow or shard is told and stops nothing; call again for the rest.
+        Raises `InvalidArgument`.
+        """
+        asked, pace = check_query(query), check_pace(per_second)
+        check_flag(dry_run, "dry_run")
+        self._check_open()
+
+        async def fork(key: FlowKey) -> tuple[list[str], str]:
+            made = await self._shard(key).forks.recover(key, dry_run=dry_run)
+            self._ring(key.shard)
+            return made
+
+        return await recover(self.list_closed, fork, asked, per_second=pace, on_flow=on_flow)
+
     async def delete(self, flow_key: str) -> None:
         """Delete a flow that has stopped: lists and histories leave it out at once, and it is removed soon after.
 
@@ -296,6 +338,30 @@ class Client:
         """
         key = FlowKey.parse(flow_key)
         await self._shard(key).delete(key)
+
+    async def purge(self, query: Query) -> int:
+        """Delete the closed roots that a query means, oldest first, at most 4,096 a call, and return how many: go on until it is 0.
+
+        Interrupted flows are meant only where the query's status says so; they are terminated first, one by one, those resumed
+        meanwhile left alone. Raises `InvalidArgument`, `NotFound` (the thread), and `ShardUnavailable` naming a shard that is down
+        and what was deleted before.
+        """
+        if not isinstance(query, Query):
+            raise InvalidArgument(f"query is {shown(query)}; a Query is wanted")
+        checked = query.check_purge(shards=[shard.index for shard in self._configured])
+        self._check_open()
+        return await purge([self._shards[index].purging for index in self._meant(checked)], checked)
+
+    async def purge_before(self, day: date) -> int:
+        """Drop the archive of the days before one (UTC) whole, and return how many are gone. Flows that are open, or ended on that
+        day or later, stay, whatever their age.
+
+        May be asked again, and stopped anywhere. Raises `InvalidArgument` for a day that is not over, `ShardUnavailable` (a shard
+        is down, or others are at work there), `DwarfError` when a flow cannot be moved out of a day, which then stays.
+        """
+        wanted = check_day(day, "day")
+        self._check_open()
+        return await purge_before([shard.purging for shard in self._shards.values()], wanted)
 
     async def shard_info(self) -> list[ShardInfo]:
         """Tell how the shards are doing, in order of their index. Never fails: a shard that is down says why."""

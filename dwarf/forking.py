@@ -137,6 +137,21 @@ def stops(past: Past, places: Iterable[Place]) -> dict[int, int]:
     return found
 
 
+def failed_places(past: Past) -> list[Place]:
+    """Return the steps for which a flow failed: the last one of the trunk, or of each branch that failed in the last cohort."""
+    found: list[Place] = []
+    left = [0]
+    while left:
+        last = past.last(left.pop())
+        if last.status is not StepStatus.FAILED:
+            continue
+        if last.via is not Via.RESOLVE:
+            found.append((last.branch, last.seq))
+        else:
+            left += past.members(past.rows[last.branch][last.seq - 1])
+    return found
+
+
 class Fork:
     """The copying of one flow. `places` are those where it goes on, each with its overrides.
 

@@ -14,14 +14,15 @@ from dwarf.errors import Conflict, NotFound
 from dwarf.flow_reader import FlowReader, overrides_of
 from dwarf.fork_columns import Source, lay_out
 from dwarf.fork_preview import ForkPreview, preview
-from dwarf.forking import Cut, Fork, Past, PastStep, Place
-from dwarf.keys import FlowKey, StepKey
+from dwarf.forking import Cut, Fork, Past, PastStep, Place, failed_places
+from dwarf.keys import FlowKey, StepKey, step_id
 from dwarf.pages import STATUSES
 from dwarf.pool import Pool
 from dwarf.read_rows import CallerRow, FoundFlow, ReplayRow
 from dwarf.rebuild import Rebuild
 from dwarf.record import Via
 from dwarf.state import State
+from dwarf.status import Status
 from dwarf.tokens import new_token
 from dwarf.values import Fields, decode_fields
 
@@ -47,11 +48,16 @@ class Forks:
         root = await self._find(key)
         return await self.preview_at(root, key.flow_id, {(key.branch, key.seq): overrides})
 
-    async def fork_at(self, root: FoundFlow, flow_id: int, again: Mapping[Place, Fields]) -> str:
-        """Create a flow that goes on at one or several steps of a flow under a root, each with its overrides."""
+    async def fork_at(self, root: FoundFlow, flow_id: int, again: Mapping[Place, Fields], *, is_first: bool = False) -> str:
+        """Create a flow that goes on at one or several steps of a flow under a root, each with its overrides.
+
+        With `is_first` it is the first fork of that root, or none is made, and no key returned.
+        """
         copied = await self._cut_all(flow_id, again)
         copy = lay_out(copied)
-        state, made = await self._pool.run(lambda reads: reads.fork(root.flow_id, copy), is_repeatable=False)
+        state, made = await self._pool.run(lambda reads: reads.fork(root.flow_id, copy, is_first=is_first), is_repeatable=is_first)
+        if state == "forked before":
+            return ""
         if state != "forked":
             raise self._refusal(root, state)
         return str(FlowKey(self._index, made[0], copied[0].token))
@@ -60,6 +66,40 @@ class Forks:
         """Tell what `fork_at` would do."""
         cuts = {source.flow_id: source.cut for source in await self._cut_all(flow_id, again)}
         return preview(await self._reader.history_of(root), cuts)
+
+    async def recover(self, key: FlowKey, *, dry_run: bool) -> tuple[list[str], str]:
+        """Fork a failed root at the steps for which it failed. Return their keys and the fork's; none when it was forked before.
+
+        Where it was one child that failed, its steps are meant: it need not run again from its start.
+        """
+        root = await self._reader.find(key)
+        if await self._pool.run(lambda reads: reads.forked([root.flow_id])):
+            return [], ""
+        flow, places = root, await self._failed(root.flow_id)
+        while len(places) == 1 and (child := await self._failed_child(flow.flow_id, places[0])) is not None:
+            flow, places = child, await self._failed(child.flow_id)
+        if not places:
+            raise Conflict(f"flow {self._name(flow)} does not say which of its steps failed")
+        flow_key = FlowKey(self._index, flow.flow_id, flow.token)
+        steps = [str(flow_key.step(step_id(*place))) for place in places]
+        again: dict[Place, Fields] = {place: {} for place in places}
+        if dry_run:
+            await self._cut_all(flow.flow_id, again)
+            return steps, ""
+        fork = await self.fork_at(root, flow.flow_id, again, is_first=True)
+        return (steps, fork) if fork else ([], "")
+
+    async def _failed(self, flow_id: int) -> list[Place]:
+        rows = await self._pool.run(lambda reads: reads.replay(flow_id))
+        return sorted(failed_places(Past(map(_past_step, rows)))) if rows else []
+
+    async def _failed_child(self, flow_id: int, place: Place) -> FoundFlow | None:
+        """Return the child for which a step failed, if that has a step that failed."""
+        child_id = await self._pool.run(lambda reads: reads.child_of(flow_id, *place))
+        for child in await self._pool.run(lambda reads: reads.find_flows([child_id])) if child_id else ():
+            if STATUSES[child.status] is Status.FAILED and await self._failed(child.flow_id):
+                return child
+        return None
 
     async def _find(self, key: StepKey) -> FoundFlow:
         """Return the closed root over a step. Raises `NotFound` and `Conflict`."""

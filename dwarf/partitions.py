@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 import psycopg
@@ -32,10 +33,14 @@ _RETRIED = (errors.LockNotAvailable, errors.DeadlockDetected, errors.Serializati
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """How many closed roots are gone, and whether anything is left to do: then somebody else is at work, or is looking."""
+    """How many closed roots are gone, and whether anything is left to do: then somebody else is at work, or is looking.
+
+    `faults` says of days that have to stay why; all else is done whatever they are.
+    """
 
     roots: int
     is_done: bool
+    faults: tuple[str, ...] = ()
 
 
 def ensure(conninfo: str, days_ahead: int = DAYS_AHEAD, *, now: datetime | None = None) -> int:
@@ -66,38 +71,70 @@ def drop_before(
     Returns when all is done, or, with what is done so far, after `patience` seconds or once `stop` is set. Raises
     `InvalidArgument` for a day that is not over.
     """
-    deadline = time.monotonic() + patience
-    roots = 0
-    waits = _waits()
-    stop = stop or threading.Event()
-    with _connect(conninfo) as connection:
-        while not stop.is_set() and time.monotonic() < deadline:
-            try:
-                state, statement, dropped = _step(connection, before, now)
-                roots += dropped
-                if state == "done":
-                    return Dropped(roots, True)
-                if state == "run":
-                    _detach(connection, statement, deadline)
-                if state != "busy":
-                    waits = _waits()
-                    continue
-            except (*_RETRIED, errors.QueryCanceled):
-                pass
-            stop.wait(min(next(waits), max(0.0, deadline - time.monotonic())))
-    return Dropped(roots, False)
+    dropping = Dropping(conninfo, before, now=now, stop=stop)
+    dropping.go_on(patience)
+    return Dropped(dropping.roots, dropping.is_done, tuple(dropping.faults.values()))
 
 
-def _step(connection: psycopg.Connection[tuple[object, ...]], before: date, now: datetime | None) -> tuple[str, str, int]:
-    query = "select state, statement, dropped from dwarf.drop_step_v1(%s, p_now => %s)"
-    try:
-        [(state, statement, dropped)] = connection.execute(query, ((before - FIRST_DAY).days, now)).fetchall()
-    except psycopg.Error as error:
-        if error.sqlstate == "DW400":
-            raise InvalidArgument(error.diag.message_primary or str(error)) from error
-        raise
-    assert isinstance(dropped, int)
-    return str(state), str(statement), dropped
+class _Piece(NamedTuple):
+    state: str
+    statement: str
+    dropped: int
+    day: int
+    is_gone: bool
+    fault: str
+
+
+class Dropping:
+    """A drop of days under way, and what has come of it so far: closed roots that are gone, days of which nothing is left."""
+
+    def __init__(self, conninfo: str, before: date, *, now: datetime | None = None, stop: threading.Event | None = None) -> None:
+        self._conninfo, self._before, self._now = conninfo, before, now
+        self._stop = stop or threading.Event()
+        self.roots = 0
+        self.days: set[date] = set()
+        self.faults: dict[int, str] = {}  # why a day has to stay
+        self.is_done = False
+
+    def go_on(self, patience: float, *, is_renewed: bool = False) -> None:
+        """Go on until all is done, for `patience` seconds, or, renewed, until nothing came of so many. Raises as `drop_before`."""
+        deadline = time.monotonic() + patience
+        waits = _waits()
+        with _connect(self._conninfo) as connection:
+            while not self._stop.is_set() and time.monotonic() < deadline:
+                try:
+                    piece = self._take(connection)
+                    if piece.state == "done":
+                        self.is_done = True
+                        return
+                    if piece.state == "run":
+                        _detach(connection, piece.statement, deadline)
+                    if piece.state != "busy":
+                        waits = _waits()
+                        deadline = time.monotonic() + patience if is_renewed else deadline
+                        continue
+                except (*_RETRIED, errors.QueryCanceled):
+                    pass
+                self._stop.wait(min(next(waits), max(0.0, deadline - time.monotonic())))
+
+    def _take(self, connection: psycopg.Connection[tuple[object, ...]]) -> _Piece:
+        """Have the next piece done, and note what came of it."""
+        query = "select state, statement, dropped, day, is_gone, fault from dwarf.drop_step_v1(%s, p_now => %s, p_skip => %s::int[])"
+        try:
+            parameters = ((self._before - FIRST_DAY).days, self._now, list(self.faults))
+            [row] = connection.execute(query, parameters).fetchall()
+        except psycopg.Error as error:
+            if error.sqlstate == "DW400":
+                raise InvalidArgument(error.diag.message_primary or str(error)) from error
+            raise
+        piece = _Piece(*row)  # type: ignore[arg-type]
+        self.roots += piece.dropped
+        if piece.is_gone:
+            self.days.add(FIRST_DAY + timedelta(days=piece.day))
+        if piece.state == "failed":
+            what = "what outlived its day" if piece.day < 0 else f"day {FIRST_DAY + timedelta(days=piece.day)}"
+            self.faults[piece.day] = f"{what} has to stay: {piece.fault}"
+        return piece
 
 
 def _detach(connection: psycopg.Connection[tuple[object, ...]], statement: str, deadline: float) -> None:

@@ -92,7 +92,7 @@ class Position(msgspec.Struct, frozen=True):
 Positions = Mapping[int, Position | None]
 
 
-# Which half of the flows is meant; "stopped" is what a purge takes: every flow that is not running.
+# Which half of the flows is meant; "stopped" is what a purge takes: closed flows, or interrupted ones where the status says so.
 Scope = Literal["open", "closed", "stopped"]
 
 
@@ -153,7 +153,9 @@ class CheckedQuery(msgspec.Struct, frozen=True, kw_only=True):
         return key in {flow, (flow.shard, flow.flow_id)}
 
     def _is_in_scope(self, status: Status) -> bool:
-        return status.stopped if self.scope == "stopped" else status.closed is (self.scope == "closed")
+        if self.scope == "stopped":
+            return status.closed or status is self.status is Status.INTERRUPTED
+        return status.closed is (self.scope == "closed")
 
     def _is_found(self, flow: FlowSummary) -> bool:
         if self.search_key is not None:

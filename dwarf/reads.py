@@ -175,12 +175,26 @@ class Reads(Store):
         columns = await self._call("delete_flow", _int8(flow_id), _text(reason), (_or_null(int8, now), TIMESTAMPTZ), by)
         return str(read_text(columns[0])[0])
 
-    async def fork(self, root_id: int, copy: Copy, *, now: int | None = None, actor: str | None = None) -> tuple[str, list[int]]:
-        """Create a fork, and return what came of it (forked, open, deleted or missing) and the ids of the flows that were made."""
+    async def forked(self, root_ids: Sequence[int]) -> set[int]:
+        """Return which of some roots have been forked."""
+        return set(read_int8((await self._call("forked", _ids(root_ids)))[0]))
+
+    async def child_of(self, flow_id: int, branch: int, seq: int) -> int | None:
+        """Return the last child that a finished step called."""
+        found = read_int8((await self._call("child_of", _int8(flow_id), _int8(branch), _int4(seq)))[0])
+        return found[0] if found else None
+
+    async def fork(
+        self, root_id: int, copy: Copy, *, is_first: bool = False, now: int | None = None, actor: str | None = None
+    ) -> tuple[str, list[int]]:
+        """Create a fork, and return what came of it (forked, open, deleted or missing) and the ids of the flows that were made.
+
+        With `is_first` also: forked before.
+        """
         columns = [(build(values), oid) for (build, oid), values in zip(COPY, msgspec.structs.astuple(copy), strict=True)]
         at = (_or_null(int8, now), TIMESTAMPTZ)
         by = (None if actor is None else actor.encode(), TEXT)
-        state, made = await self._call("fork", _int8(root_id), *columns, at, by)
+        state, made = await self._call("fork", _int8(root_id), *columns, (boolean(is_first), BOOL), at, by)
         return str(read_text(state)[0]), [] if made[0] is None else read_int8_array(made[0])
 
     async def continue_flow(

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import psycopg
 
-from dwarf.arrays import EPOCH
+from dwarf.continuing import Continuing
 from dwarf.errors import Conflict, DwarfError, InvalidArgument, NotFound, ShardUnavailable
+from dwarf.filters import ask_filters
 from dwarf.flow_reader import FlowReader
 from dwarf.forks import Forks
 from dwarf.inserts import Inserts, columns
 from dwarf.keys import FlowKey
 from dwarf.new_flow import FrozenGraph, NewFlow
 from dwarf.outcome import Outcome
-from dwarf.pages import STATUSES, ShardPage, before, filters_of, read_page, searched_flow
+from dwarf.pages import STATUSES, ShardPage, before, read_page, searched_flow
 from dwarf.pool import Pool
+from dwarf.purging import Purging
 from dwarf.query import CheckedQuery, Position
 from dwarf.read_rows import FoundFlow, ShardGauges
 from dwarf.reads import Reads
@@ -39,7 +40,6 @@ REGISTERED_SECONDS = 1.0  # how long the graph registered under a URL is remembe
 READ_SECONDS_MIN = 1.0  # that a read of a wait may take, however short the wait
 RUNNING = Outcome.of(Status.RUNNING)
 _LAST_OPEN = 5
-_MICROSECOND = timedelta(microseconds=1)
 _NO_SCHEMA = {"3F000", "42P01", "42883"}
 
 
@@ -54,7 +54,9 @@ class ShardClient:
         self._inserts = Inserts(self.pool)
         self.reader = FlowReader(shard.index, self.pool)
         self.forks = Forks(shard.index, self.pool, self.reader)
+        self.continuing = Continuing(shard.index, self.pool, self.reader)
         self.hub = WaitHub(shard.index, self.reader.look)
+        self.purging = Purging(shard.index, self.pool, shard.dsn, self.hub.notify)
         self._graph_ids: dict[bytes, int] = {}
         self._registered: dict[str, tuple[float, tuple[int, str]]] = {}
 
@@ -71,6 +73,7 @@ class ShardClient:
 
     async def close(self) -> None:
         await self.hub.close()
+        self.purging.close()
         self.pool.close()
 
     # Keys
@@ -207,15 +210,7 @@ class ShardClient:
             return ShardPage(error=f"{self.name}: {error}")
 
     async def _page(self, reads: Reads, query: CheckedQuery, place: Position | None) -> ShardPage:
-        thread_id = None
-        if query.thread_key is not None:
-            found = await reads.find_flows([query.thread_key.flow_id])
-            if not found or not query.thread_key.matches(found[0].token):
-                raise NotFound(f"there is no flow {query.thread_key.name} whose thread could be listed")
-            thread_id = found[0].thread_id
-        bounds = (query.older_than, query.newer_than)
-        now = EPOCH + await reads.now() * _MICROSECOND if any(isinstance(bound, timedelta) for bound in bounds) else None
-        filters = filters_of(query, thread_id=thread_id, now=now)
+        filters = await ask_filters(reads, query)
         if (searched := searched_flow(query)) is not None:
             return await self._search(reads, query, searched[1], filters)
         if query.scope == "closed":

@@ -1,14 +1,15 @@
 """What `flow.client` gives inside a task: the verbs of the client that runs the step.
 
-A step may run more than once, and must not create its flows more than once: a create without an idempotency key of its own
-is given one made of the step's key and the number of the create within the run. So a task that creates the same flows in the
-same order each time finds those of its earlier runs; a flow of another state in the same place is refused (`Conflict`).
+A step may run more than once, and must not create its flows more than once: a create, or a continue, without an idempotency key
+of its own is given one made of the step's key and the number of the call within the run. So a task that creates the same flows in
+the same order each time finds those of its earlier runs; a flow of another state in the same place is refused (`Conflict`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import date
 from hashlib import sha256
 from typing import Any, Literal, TypeVar, overload
 
@@ -24,6 +25,7 @@ from dwarf.new_flow import check_batch
 from dwarf.options import FlowOptions
 from dwarf.outcome import Outcome
 from dwarf.query import Page, Query
+from dwarf.recovery import RecoveredFlow, Recovery
 from dwarf.shards import ShardInfo
 from dwarf.status import Status
 from dwarf.steps import Step
@@ -60,8 +62,11 @@ class TaskClient:
             raise InvalidArgument(f"options are {shown(options)}; FlowOptions are wanted")
         if options.idempotency_key:
             return options
+        return msgspec.structs.replace(options, idempotency_key=self._next_key())
+
+    def _next_key(self) -> str:
         self._creates += 1
-        return msgspec.structs.replace(options, idempotency_key=f"step:{self._name}:{self._creates}")
+        return f"step:{self._name}:{self._creates}"
 
     async def wait(self, flow_key: str, timeout: Duration | None = None) -> Outcome:  # noqa: ASYNC109
         return await self._client.wait(flow_key, timeout)
@@ -108,8 +113,27 @@ class TaskClient:
     async def fork(self, step_key: str, overrides: Any = None, *, preview: bool = False) -> str | ForkPreview:
         return await self._client.fork(step_key, overrides, preview=True) if preview else await self._client.fork(step_key, overrides)
 
+    async def continue_flow(self, flow_key: str, state: Any = None, *, idempotency_key: str = "") -> str:
+        return await self._client.continue_flow(flow_key, state, idempotency_key=idempotency_key or self._next_key())
+
+    async def recover(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        per_second: float | None = None,
+        on_flow: Callable[[RecoveredFlow], None] | None = None,
+    ) -> Recovery:
+        return await self._client.recover(query, dry_run=dry_run, per_second=per_second, on_flow=on_flow)
+
     async def delete(self, flow_key: str) -> None:
         await self._client.delete(flow_key)
+
+    async def purge(self, query: Query) -> int:
+        return await self._client.purge(query)
+
+    async def purge_before(self, day: date) -> int:
+        return await self._client.purge_before(day)
 
     async def shard_info(self) -> list[ShardInfo]:
         return await self._client.shard_info()

@@ -19,12 +19,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dwarf.channel import ChannelClosed
 from dwarf.errors import DwarfError
 
-from .frames import HEAD_BYTES, LENGTH_BYTES, MESSAGES_MAX, Frame, frame_of
+from .frames import HEAD_BYTES, LENGTH_BYTES, Frame, frame_of
 
 MESSAGE_BYTES_MAX = 1 << 30
 PARKED_BYTES_MAX = 2 << 30  # twice the largest message: an end that takes nothing for so long is as good as dead
@@ -46,11 +46,13 @@ class ChannelBroken(ChannelClosed):
 class End(ABC, Generic[Sent, Received]):
     """One end: sends `Sent`, receives `Received`. Made inside the loop that drives it; one task at a time receives."""
 
-    def __init__(self, *, encode: Callable[[Sent], bytes], decode: Callable[[bytes], Received], message_bytes_max: int, frame_bytes: int) -> None:
+    def __init__(
+        self, *, encode: Callable[[Sent], bytes], decode: Callable[[bytes], Received], message_bytes_max: int, frame_bytes: int
+    ) -> None:
         self.failure: Exception | None = None  # why the channel broke
         self._encode, self._decode = encode, decode
         self._message_bytes_max = message_bytes_max
-        self._gather_bytes_max = frame_bytes - HEAD_BYTES  # lengths included
+        self._gather_bytes_max = min(frame_bytes - HEAD_BYTES, message_bytes_max)  # lengths included
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._gathered: list[bytes] = []
@@ -58,6 +60,7 @@ class End(ABC, Generic[Sent, Received]):
         self._flushing = False
         self._parked: deque[Frame] = deque()
         self._parked_bytes = 0
+        self._lost = False  # something was sent that never left
         self._drained: list[Received] = []  # what had been announced when the end was over
         self._waiter: asyncio.Future[None] | None = None
         self._flushed: list[asyncio.Future[None]] = []
@@ -70,13 +73,14 @@ class End(ABC, Generic[Sent, Received]):
         if self._closed:
             return
         encoded = self._encode(message)
-        size = len(encoded) + LENGTH_BYTES
-        if self._gathered_bytes + size > self._gather_bytes_max or len(self._gathered) == MESSAGES_MAX:
+        total = self._gathered_bytes + LENGTH_BYTES + len(encoded)
+        if total > self._gather_bytes_max:
             if len(encoded) > self._message_bytes_max:
                 raise MessageTooLarge(f"a message of {len(encoded)} bytes, at most {self._message_bytes_max} may be sent")
             self._flush_gathered()
+            total = LENGTH_BYTES + len(encoded)
         self._gathered.append(encoded)
-        self._gathered_bytes += size
+        self._gathered_bytes = total
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -116,7 +120,7 @@ class End(ABC, Generic[Sent, Received]):
             waiter = self._loop.create_future()
             self._flushed.append(waiter)
             await waiter
-        if self._parked or not self._is_idle():
+        if self._lost:
             raise self._ended()
 
     # ---- sending ----
@@ -176,7 +180,8 @@ class End(ABC, Generic[Sent, Received]):
         except Exception:
             messages, failure = self._decode_up_to_a_fault(raw)
         if failure is not None:
-            self._break(failure)
+            self.failure = failure
+            self._let_go()
         return messages
 
     def _decode_up_to_a_fault(self, raw: list[bytes]) -> tuple[list[Received], Exception | None]:
@@ -210,24 +215,28 @@ class End(ABC, Generic[Sent, Received]):
 
     def _shut(self) -> None:
         """Take what has been announced, then let go of everything."""
-        self._hear_last()
         if not self._closed:
-            messages = self._take()
-            self._drained = [*self._drained, *messages]
+            self._hear_last()
+            self._drained = self._take()
             self._let_go()
 
     def _break(self, error: Exception) -> None:
+        """End it for a fault that is not in what was received."""
         if not self._closed:
-            self.failure = error
-            self._let_go()
+            self._shut()
+            self.failure = self.failure or error
 
     def _let_go(self) -> None:
         if self._closed:
             return
         self._closed = True
         _open_ends.discard(self)
+        self._lost = bool(self._gathered) or not self._is_idle()
         self._gathered.clear()
-        self._release()
+        self._parked.clear()
+        self._parked_bytes = 0
+        self._unwatch()
+        self._close_descriptors()
         self._wake()
         self._wake_flushed()
 
@@ -241,8 +250,7 @@ class End(ABC, Generic[Sent, Received]):
     def _abandon(self) -> None:
         """Close the descriptors in a fork, and nothing else: the loop's own are shared with the parent."""
         self._closed = True
-        for descriptor in self._descriptors():
-            os.close(descriptor)
+        self._close_descriptors()
 
     # ---- what rings and streams do differently ----
 
@@ -270,15 +278,14 @@ class End(ABC, Generic[Sent, Received]):
         """Learn of everything that the other end has made known so far, however much that is."""
 
     @abstractmethod
-    def _descriptors(self) -> list[int]:
-        """Return what this end holds open."""
+    def _unwatch(self) -> None:
+        """Take every descriptor out of the loop."""
 
     @abstractmethod
-    def _release(self) -> None:
-        """Stop watching, close every descriptor."""
+    def _close_descriptors(self) -> None: ...
 
 
-_open_ends: weakref.WeakSet[End[object, object]] = weakref.WeakSet()
+_open_ends: weakref.WeakSet[End[Any, Any]] = weakref.WeakSet()
 
 
 def _abandon_all() -> None:

@@ -1,15 +1,11 @@
 """How messages stand one behind the other, on a ring or in a stream. Pure: owns the layout of a frame, no descriptor and no memory.
 
-A frame is what one turn of a loop has sent, or a part of it:
+A frame is what one turn of a loop has sent, or a part of it. Its head is two numbers of 4 bytes, little-endian: the length of
+the *body*, which follows, and the number of messages in it. The body holds the length of each message as 4 bytes, unless
+there is only one; then the messages. Two numbers of messages mean something else, and no body follows:
 
-    4 bytes   length of what follows the head: the body
-    2 bytes   messages in it
-    2 bytes   kind
-    PLAIN     body: the length of each message as 4 bytes, unless there is only one; then the messages
-    HANDED    no body here: its one message is in a memfd of that many bytes, which travels over the pair's socket
-    WRAP      nothing more up to the end of the ring, the next frame stands at its beginning
-
-All numbers are little-endian.
+    HANDED    one message, in a memfd of that many bytes, which travels over the pair's socket
+    WRAP      nothing more up to the end of the ring: the next frame stands at its beginning
 """
 
 from __future__ import annotations
@@ -20,12 +16,11 @@ from typing import NamedTuple
 
 from dwarf.wire import ProtocolViolation
 
-PLAIN, HANDED, WRAP = 1, 2, 3
-MESSAGES_MAX = 4_096  # in one frame
-HEAD = Struct("<IHH")
+WRAP, HANDED = 0, 0xFFFF_FFFF
+HEAD = Struct("<II")
 HEAD_BYTES = HEAD.size
 LENGTH_BYTES = 4
-WRAP_HEAD = HEAD.pack(0, 0, WRAP)
+WRAP_HEAD = HEAD.pack(0, WRAP)
 
 
 class Frame(NamedTuple):
@@ -40,19 +35,21 @@ def frame_of(messages: list[bytes], message_bytes: int) -> Frame:
     """Lay out messages that are `message_bytes` long together."""
     count = len(messages)
     if count == 1:
-        return Frame(HEAD.pack(message_bytes, 1, PLAIN), messages, HEAD_BYTES + message_bytes)
-    table = LENGTH_BYTES * count
-    head = pack(f"<IHH{count}I", table + message_bytes, count, PLAIN, *map(len, messages))
-    return Frame(head, messages, HEAD_BYTES + table + message_bytes)
+        return Frame(HEAD.pack(message_bytes, 1), messages, HEAD_BYTES + message_bytes)
+    body_bytes = LENGTH_BYTES * count + message_bytes
+    head = pack(f"<II{count}I", body_bytes, count, *map(len, messages))
+    return Frame(head, messages, HEAD_BYTES + body_bytes)
 
 
 def lengths(memory: mmap | bytearray, at: int, body_bytes: int, count: int) -> tuple[int, ...]:
-    """Return how long each message of the body at `at` is. Raises `ProtocolViolation` unless they are exactly the body."""
-    if count == 1:
-        return (body_bytes,)
-    if not 0 < count <= MESSAGES_MAX or body_bytes < LENGTH_BYTES * count:
+    """Return how long each of the `count` > 1 messages of the body at `at` is, none of which need be there.
+
+    Raises `ProtocolViolation` unless lengths and messages are exactly the body.
+    """
+    message_bytes = body_bytes - LENGTH_BYTES * count
+    if message_bytes < 0:
         raise ProtocolViolation(f"a frame of {body_bytes} bytes says that it holds {count} messages")
     found: tuple[int, ...] = unpack_from(f"<{count}I", memory, at)
-    if sum(found) != body_bytes - LENGTH_BYTES * count:
-        raise ProtocolViolation(f"the {count} messages of a frame are {sum(found)} bytes, its body has {body_bytes - LENGTH_BYTES * count}")
+    if sum(found) != message_bytes:
+        raise ProtocolViolation(f"the {count} messages of a frame are {sum(found)} bytes, its body has room for {message_bytes}")
     return found

@@ -21,7 +21,7 @@ from mmap import mmap
 
 from dwarf.wire import ProtocolViolation
 
-from .frames import HANDED, HEAD, HEAD_BYTES, LENGTH_BYTES, PLAIN, WRAP, WRAP_HEAD, Frame, lengths
+from .frames import HANDED, HEAD, HEAD_BYTES, LENGTH_BYTES, WRAP, WRAP_HEAD, Frame, lengths
 
 RING_BYTES_MIN = 256
 RING_BYTES_MAX = 1 << 30
@@ -32,14 +32,15 @@ JOIN_BYTES_MAX = 32 << 10  # up to here one copy more is cheaper than one assign
 
 def frame_bytes_max(ring_bytes: int) -> int:
     """Return the size of the largest frame, head included, that goes through a ring of that size."""
-    return ring_bytes // 4
+    return ring_bytes // 4 // ALIGNMENT * ALIGNMENT
 
 
 class RingWriter:
     """The producer's side. `memory` holds the ring from `start` on; `records` and `credit` are eventfds that do not block."""
 
     def __init__(self, memory: mmap, start: int, size: int, *, records: int, credit: int) -> None:
-        assert size % ALIGNMENT == 0 and size >= RING_BYTES_MIN
+        assert size >= RING_BYTES_MIN
+        assert size % ALIGNMENT == 0
         self._memory, self._start, self._size = memory, start, size
         self._records, self._credit = records, credit
         self._at = 0
@@ -81,7 +82,7 @@ class RingWriter:
         """Write that the next message is in the memory that was handed over. There must be room."""
         place = self._place(HEAD_BYTES)
         assert place is not None
-        self._memory[place : place + HEAD_BYTES] = HEAD.pack(message_bytes, 1, HANDED)
+        self._memory[place : place + HEAD_BYTES] = HEAD.pack(message_bytes, HANDED)
 
     def announce(self) -> None:
         """Tell the consumer what has been written since the last time."""
@@ -134,7 +135,7 @@ class RingReader:
         self._records, self._credit = records, credit
         self._handed = handed
         self._at = 0
-        self._announced = 0
+        self._announced = 0  # frames that can be taken
         self._frame_bytes_max = frame_bytes_max(size)
 
     def hear(self) -> bool:
@@ -142,49 +143,47 @@ class RingReader:
         try:
             self._announced += os.eventfd_read(self._records)
         except BlockingIOError:
-            pass
-        return self._announced > 0
+            return self._announced > 0
+        return True
 
     def take(self, into: list[bytes]) -> None:
         """Copy the messages of all frames that were announced, and give their room back.
 
         Raises `ProtocolViolation` at a frame that breaks the layout; `into` then holds the messages before it.
         """
-        if not self._announced:
-            return
-        taken = 0
+        taken = given_back = 0
         while self._announced:
             taken += self._take_frame(into)
-            if taken > self._size:
-                raise ProtocolViolation(f"more frames are announced than a ring of {self._size} bytes can hold")
             self._announced -= 1
-        os.eventfd_write(self._credit, taken)
+            if taken - given_back >= self._frame_bytes_max:  # the producer goes on meanwhile
+                os.eventfd_write(self._credit, taken - given_back)
+                given_back = taken
+        if taken > given_back:
+            os.eventfd_write(self._credit, taken - given_back)
 
     def _take_frame(self, into: list[bytes]) -> int:
         """Copy the messages of the next frame, and return how much room of the ring that frees."""
         memory, at, skipped = self._memory, self._at, 0
-        body_bytes, count, kind = HEAD.unpack_from(memory, self._start + at)
-        if kind == WRAP:
+        body_bytes, count = HEAD.unpack_from(memory, self._start + at)
+        if count == WRAP:
             skipped, at = self._size - at, 0
-            body_bytes, count, kind = HEAD.unpack_from(memory, self._start)
-        place = self._start + at + HEAD_BYTES
+            body_bytes, count = HEAD.unpack_from(memory, self._start)
         used = HEAD_BYTES
-        if kind == PLAIN:
+        if count == HANDED:
+            into.append(self._handed(body_bytes))
+        else:
             used = -(-(HEAD_BYTES + body_bytes) // ALIGNMENT) * ALIGNMENT
-            if HEAD_BYTES + body_bytes > self._frame_bytes_max or at + used > self._size:
-                raise ProtocolViolation(f"a frame of {body_bytes} bytes at {at} is not one of a ring of {self._size} bytes")
-            if count != 1:
+            if used > self._frame_bytes_max or at + used > self._size or count == WRAP:
+                raise ProtocolViolation(f"at {at} of a ring of {self._size} bytes is no frame: {body_bytes} bytes, {count} messages")
+            place = self._start + at + HEAD_BYTES
+            if count == 1:
+                into.append(memory[place : place + body_bytes])
+            else:
                 sizes = lengths(memory, place, body_bytes, count)
                 place += LENGTH_BYTES * count
                 for size in sizes:
                     into.append(memory[place : place + size])
                     place += size
-            else:
-                into.append(memory[place : place + body_bytes])
-        elif kind == HANDED and count == 1:
-            into.append(self._handed(body_bytes))
-        else:
-            raise ProtocolViolation(f"a frame of kind {kind} with {count} messages")
         at += used
         self._at = 0 if at == self._size else at
         return skipped + used

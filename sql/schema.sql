@@ -461,3 +461,4 @@ comment on column dwarf.forks.overrides is 'What was put in the place of fields 
 -- include functions/replay_v1.sql
 -- include functions/shard_gauges_v1.sql
 -- include functions/fork_v1.sql
+-- include functions/continue_v1.sql

@@ -50,7 +50,7 @@ return (
 --   o_*         the steps that run again, in the last flow, with what is put in the place of their input; and callers of which
 --               something has been put there by an earlier fork. What such forks put for copied steps is copied
 -- state: `forked`, with the ids of the new flows in the order of p_origin; `open`, `deleted` or `missing` is the root, and nothing
--- was changed. Not a row of the origin is changed. Copied steps keep their times; those that never settled are cancelled.
+-- was changed. With p_is_first it must not have been forked before: else state is `forked before`. Not a row of the origin is changed. Copied steps keep their times; those that never settled are cancelled.
 create function dwarf.fork_v1(
   p_root bigint
 , p_origin bigint[]
@@ -90,6 +90,7 @@ create function dwarf.fork_v1(
 , o_branch bigint[]
 , o_seq int[]
 , o_overrides json[]
+, p_is_first boolean default false
 , p_now timestamptz default null
 , p_actor text default null
 , out state text
@@ -123,6 +124,14 @@ begin
   if exists (select from dwarf.doomed d where d.flow_id = p_root) then
     state := 'deleted';
     return;
+  end if;
+  if p_is_first then
+    -- Of several who would be the first one is.
+    perform 1 from dwarf.flows f where f.flow_id = p_root and f.day in (dwarf.day_of_id(p_root), -1) for no key update;
+    if exists (select from dwarf.forks o where o.origin_root_id = p_root) then
+      state := 'forked before';
+      return;
+    end if;
   end if;
   v_days := array(
     select f.day

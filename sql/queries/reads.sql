@@ -110,13 +110,28 @@ select
   , c.overrides
 from dwarf.callers_v1($1) as c;
 
+-- name: forked
+select distinct o.origin_root_id
+from dwarf.forks as o
+where o.origin_root_id = any($1);
+
+-- name: child_of
+select h.child_id
+from dwarf.history as h
+where
+  h.flow_id = $1
+  and h.branch = $2
+  and h.seq = $3
+  and h.day in (dwarf.day_of_id($1), -1)
+  and h.child_id is not null;
+
 -- name: fork
 select
   f.state
   , f.flow_ids
 from dwarf.fork_v1(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28
-  , $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40
+  , $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41
 ) as f;
 
 -- name: writes
