@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,6 +28,7 @@ from dwarf.errors import DwarfError
 from .frames import HEAD_BYTES, LENGTH_BYTES, Frame, frame_of
 
 MESSAGE_BYTES_MAX = 1 << 30
+RECEIVE_BYTES = 1 << 20  # what one call returns, and the frame that goes beyond it
 PARKED_BYTES_MAX = 2 << 30  # twice the largest message: an end that takes nothing for so long is as good as dead
 
 Sent = TypeVar("Sent")
@@ -87,7 +89,7 @@ class End(ABC, Generic[Sent, Received]):
 
     async def receive(self) -> list[Received]:
         while True:
-            messages = self._drained if self._closed else self._take()
+            messages = self._drained if self._closed else self._take(RECEIVE_BYTES)
             if messages:
                 self._drained = []
                 return messages
@@ -167,12 +169,12 @@ class End(ABC, Generic[Sent, Received]):
 
     # ---- receiving ----
 
-    def _take(self) -> list[Received]:
-        """Take and decode all that is there. When it breaks off, the end is over."""
+    def _take(self, bytes_max: int) -> list[Received]:
+        """Take and decode what is there. When that breaks off, the end is over."""
         raw: list[bytes] = []
         failure: Exception | None = None
         try:
-            self._take_raw(raw)
+            self._take_raw(raw, bytes_max)
         except Exception as error:
             failure = error
         try:
@@ -217,7 +219,7 @@ class End(ABC, Generic[Sent, Received]):
         """Take what has been announced, then let go of everything."""
         if not self._closed:
             self._hear_last()
-            self._drained = self._take()
+            self._drained = self._take(sys.maxsize)
             self._let_go()
 
     def _break(self, error: Exception) -> None:
@@ -270,8 +272,8 @@ class End(ABC, Generic[Sent, Received]):
     def _unwatch_room(self) -> None: ...
 
     @abstractmethod
-    def _take_raw(self, into: list[bytes]) -> None:
-        """Take the messages that are there. What comes before a fault is in `into` when it raises."""
+    def _take_raw(self, into: list[bytes], bytes_max: int) -> None:
+        """Take messages that are there, not many more than `bytes_max` bytes. What comes before a fault is in `into` when it raises."""
 
     @abstractmethod
     def _hear_last(self) -> None:

@@ -9,8 +9,10 @@ announced was never there.
     |  frame  | frame | WRAP ······ |      a frame begins at a multiple of 8 and is never cut in two: what remains
     0                              size    before the end is skipped, and counts as used until it is given back
 
-A frame is at most a quarter of the ring. When nothing is under way and `WARM_BYTES` have been written, the producer goes
-back to the beginning: a large ring that is little used stays in few pages and in the processor's cache.
+A frame is at most a quarter of the ring, and room is given back once an eighth of it (or `OWED_BYTES_MAX`) has been taken. So
+whoever waits for room gets it: a frame and what is skipped before it need less than half of a ring. When `WARM_BYTES` have been
+written and the beginning of the ring is free, the producer goes back there: a large ring that is little used stays in few
+pages and in the processor's cache.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ RING_BYTES_MIN = 256
 RING_BYTES_MAX = 1 << 30
 ALIGNMENT = 8
 WARM_BYTES = 64 << 10
+OWED_BYTES_MAX = 32 << 10
 JOIN_BYTES_MAX = 32 << 10  # up to here one copy more is cheaper than one assignment a message
 
 
@@ -109,7 +112,7 @@ class RingWriter:
         if at >= self._rewind_at:
             self._rewind_at = at + WARM_BYTES
             self.take_credit()
-            if self._free == self._size and need <= at:
+            if need <= at - (self._size - self._free):
                 skipped = tail
         if self._free < skipped + need and not (self.take_credit() and self._free >= skipped + need):
             return None
@@ -136,6 +139,9 @@ class RingReader:
         self._handed = handed
         self._at = 0
         self._announced = 0  # frames that can be taken
+        self._owed = 0  # bytes that were taken and not given back yet
+        self._owed_max = min(OWED_BYTES_MAX, size // 8)
+        self._owes_at_once = False
         self._frame_bytes_max = frame_bytes_max(size)
 
     def hear(self) -> bool:
@@ -146,23 +152,20 @@ class RingReader:
             return self._announced > 0
         return True
 
-    def take(self, into: list[bytes]) -> None:
-        """Copy the messages of all frames that were announced, and give their room back.
+    def take(self, into: list[bytes], bytes_max: int) -> None:
+        """Copy the messages of frames that were announced, up to the one that makes them `bytes_max` bytes, and give their room back.
 
         Raises `ProtocolViolation` at a frame that breaks the layout; `into` then holds the messages before it.
         """
-        taken = given_back = 0
-        while self._announced:
-            taken += self._take_frame(into)
+        while self._announced and bytes_max > 0:
+            bytes_max -= self._take_frame(into)
             self._announced -= 1
-            if taken - given_back >= self._frame_bytes_max:  # the producer goes on meanwhile
-                os.eventfd_write(self._credit, taken - given_back)
-                given_back = taken
-        if taken > given_back:
-            os.eventfd_write(self._credit, taken - given_back)
+        if self._owed >= self._owed_max or self._owes_at_once:
+            os.eventfd_write(self._credit, self._owed)
+            self._owed, self._owes_at_once = 0, False
 
     def _take_frame(self, into: list[bytes]) -> int:
-        """Copy the messages of the next frame, and return how much room of the ring that frees."""
+        """Copy the messages of the next frame, and return how many bytes they are about."""
         memory, at, skipped = self._memory, self._at, 0
         body_bytes, count = HEAD.unpack_from(memory, self._start + at)
         if count == WRAP:
@@ -171,6 +174,7 @@ class RingReader:
         used = HEAD_BYTES
         if count == HANDED:
             into.append(self._handed(body_bytes))
+            self._owes_at_once = True  # the producer has only so many under way
         else:
             used = -(-(HEAD_BYTES + body_bytes) // ALIGNMENT) * ALIGNMENT
             if used > self._frame_bytes_max or at + used > self._size or count == WRAP:
@@ -186,4 +190,5 @@ class RingReader:
                     place += size
         at += used
         self._at = 0 if at == self._size else at
-        return skipped + used
+        self._owed += skipped + used
+        return body_bytes

@@ -122,8 +122,8 @@ class RingEnd(End[Sent, Received]):
     def _hear_last(self) -> None:
         self._reader.hear()
 
-    def _take_raw(self, into: list[bytes]) -> None:
-        self._reader.take(into)
+    def _take_raw(self, into: list[bytes], bytes_max: int) -> None:
+        self._reader.take(into, bytes_max)
 
     def _read_handed(self, size: int) -> bytes:
         """Return the next message that was handed over."""

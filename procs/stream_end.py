@@ -138,7 +138,7 @@ class StreamEnd(End[Sent, Received]):
                 if not self._read_once():
                     break
 
-    def _take_raw(self, into: list[bytes]) -> None:
+    def _take_raw(self, into: list[bytes], bytes_max: int) -> None:
         ahead, at = self._ahead, 0
         with memoryview(ahead) as view:
             while len(ahead) >= at + HEAD_BYTES:

@@ -65,6 +65,7 @@ begin
 end $$;
 
 -- Release rows that this session holds but nobody of it runs: after the death of an executor, or at a hand-over.
+-- The owner is compared such that only the key finds a row, never the index of owners (see claim_these_v1).
 create function dwarf.release_v1(
   p_session int
 , p_flow bigint[]
@@ -97,7 +98,7 @@ begin
   update dwarf.active s set status = 1, owner = null, claimable = s.created_at, started_at = null, due_at = null
   , deaths = s.deaths + case when c.blamed then 1 else 0 end
   from c
-  where s.flow_id = c.flow_id and s.branch = c.branch and s.lease = c.lease and s.owner = p_session and s.status = 2;
+  where s.flow_id = c.flow_id and s.branch = c.branch and s.lease = c.lease and coalesce(s.owner, 0) = p_session and s.status = 2;
   get diagnostics v_released = row_count;
   return v_released;
 end $$;

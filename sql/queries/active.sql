@@ -111,8 +111,7 @@ from dwarf.record_v1(
 select dwarf.wake_v1($1, $2) as woken;
 
 -- name: next_wake
-select min(a.wake_at) as wake_at from dwarf.active as a
-where a.wake_at is not null;
+select (select a.wake_at from dwarf.active as a where a.wake_at is not null order by a.wake_at limit 1) as wake_at;
 
 -- name: sweep
 select

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from dwarf import App, Flow, FlowOptions, Graph, TaskError
+from dwarf.dispatch.claims import Claimer
 from dwarf.keys import FlowKey
 from dwarf.testing import EngineUnderTest
 from tests.engine.rows_support import (
     COMPLETED,
     FAILED,
+    RUNNING,
     Gate,
     Make,
     calm,
@@ -32,6 +34,7 @@ from tests.engine.rows_support import (
 from tests.strategies import sketch
 
 HOLD = FlowOptions(priority=1, fairness_key="holder")
+CONNECTIONS_MAX = 12  # of an engine: claims, reads, renewal, background work, two lanes, and those of its client
 
 
 class Order:
@@ -506,3 +509,58 @@ async def test_a_wide_fan_out(dwarf_engine: Make) -> None:
         assert outcome.state["sum"] == sum(range(2_500))
         assert len(await engine.history(key)) == 2_502
         assert await invariants(engine) == []
+
+
+@pytest.mark.row("F29")
+@on_loop
+async def test_claims_that_fail_stop_nothing_that_runs_and_no_other_shard(dwarf_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed out goes on from step to step; what waits is claimed once claiming works again."""
+    gate, original = Gate(), Claimer.claim
+    broken: set[int] = set()
+    failures: list[int] = []
+
+    async def claim(self: Claimer, store: Any, *args: Any) -> None:
+        if id(self) in broken:
+            failures.append(id(self))
+            raise RuntimeError("the scan fails")
+        await original(self, store, *args)
+
+    monkeypatch.setattr(Claimer, "claim", claim)
+    async with dwarf_engine(make_app({"g": "A->B B->C C->END"}, {"A": gate}), "scan errors", shards=2, workers=4) as engine:
+        running = await engine.create_many([("g",)] * 4)
+        await gate.reached(len(running))
+        broken.add(id(engine._embedded[1].dispatcher._claimer))
+        gate.open()
+        assert [(await engine.wait(key, 20)).status for key in running] == [COMPLETED] * 4
+        dispatcher = engine._embedded[1].dispatcher
+        await until(lambda: len(failures) > 0, "a scan has failed")
+        monkeypatch.setattr(dispatcher, "_room", lambda flows: False)  # what is created has to be claimed
+        keys = await engine.create_many([("g",)] * 40)
+        theirs, mine = [key for key in keys if key.startswith("2-")], [key for key in keys if key.startswith("1-")]
+        assert theirs
+        assert mine
+        assert [(await engine.wait(key, 20)).status for key in theirs] == [COMPLETED] * len(theirs)
+        assert {(await engine.snapshot(key)).status for key in mine} == {RUNNING}
+        broken.clear()
+        assert [(await engine.wait(key, 20)).status for key in mine] == [COMPLETED] * len(mine)
+
+
+@pytest.mark.row("F31")
+@on_loop
+async def test_tasks_in_flight_need_no_connections(dwarf_engine: Make) -> None:
+    gate = Gate()
+    connections = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'dwarf%%'"
+    async with dwarf_engine(make_app({"long": "A->END", "short": "S->T T->U U->END"}, {"A": gate}), workers=600) as engine:
+        long = await engine.create_many([("long",)] * 500)
+        await gate.reached(500)
+        assert await one(engine, connections) <= CONNECTIONS_MAX
+        short = await engine.create_many([("short",)] * 300)
+        most = 0
+        waiting = asyncio.gather(*(engine.wait(key, 30) for key in short))
+        while not waiting.done():
+            most = max(most, await one(engine, connections))
+        assert {outcome.status for outcome in await waiting} == {COMPLETED}
+        assert most <= CONNECTIONS_MAX
+        gate.open()
+        for key in long:
+            assert (await engine.wait(key, 30)).status is COMPLETED

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import dwarf
-from dwarf import App, Flow, FlowOptions, Query, Retry, StateValueError, TaskError
+from dwarf import App, Flow, FlowOptions, Query, Retry, StateValueError, TaskError, cohorts, decide, reducers, values
+from dwarf.limits import VALUE_BYTES_MAX
 from tests.engine.rows_support import (
     COMPLETED,
     FAILED,
@@ -413,3 +414,33 @@ async def test_a_typed_task_that_cannot_read_its_input_fails_alone(dwarf_engine:
             _, outcome = await engine.run("g", state)
             assert outcome.status is COMPLETED
             assert text in outcome.state["onErr"]["error"], outcome.state
+
+
+@pytest.mark.row("L16")
+@on_loop
+async def test_a_value_that_is_too_large_is_refused(dwarf_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is lowered: what it takes to hold one of its true size is no matter of this rule."""
+    assert VALUE_BYTES_MAX == 256 << 20
+    for module in (values, decide, cohorts, reducers):
+        monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1 << 20)
+    runs: list[int] = []
+
+    def grow(flow: Flow) -> None:
+        runs.append(1)
+        flow["text"] = "x" * (flow.get_int("size") - 2)
+
+    def both(flow: Flow) -> None:
+        flow["a"] = flow["b"] = "x" * (600 << 10)
+
+    async with dwarf_engine(make_app({"grow": "A->END", "both": "B->END"}, {"A": grow, "B": both})) as engine:
+        await refused(engine.create("grow", {"text": "x" * (1 << 20)}), 400, "text", str(1 << 20))
+        await refused(engine.create("grow", {"a": "x" * (600 << 10), "b": "x" * (600 << 10)}), 400, str(1 << 20))
+        assert await one(engine, "select count(*) from dwarf.live") == 0
+        _, outcome = await engine.run("grow", {"size": (1 << 20) - 100})
+        assert (outcome.status, len(outcome.state["text"])) == (COMPLETED, (1 << 20) - 102)
+        runs.clear()
+        _, outcome = await engine.run("grow", {"size": (1 << 20) + 1})
+        assert (outcome.status, "text" in outcome.error, str(1 << 20) in outcome.error) == (FAILED, True, True)
+        assert len(runs) == 1
+        _, outcome = await engine.run("both")
+        assert (outcome.status, "final state" in outcome.error) == (FAILED, True)

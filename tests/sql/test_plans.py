@@ -61,7 +61,7 @@ select (dwarf.hour_of(NOW)::bigint << 36) + 3000000000 + n / 10, 0, 1 + n % 10, 
 from generate_series(0, {3 * SOME}) n;
 insert into dwarf.signals(session, flow_id, branch, seq, lease, kind) select 999, n, 0, 1, 1, 1 from generate_series(1, {SOME}) n;
 """
-TABLES = ("live", "active", "parks", "signals", "flows", "history")
+TABLES = ("live", "active", "parks", "flows", "history")
 
 
 class Cost(NamedTuple):

@@ -1,5 +1,6 @@
 -- Claim the rows named, which the caller has locked. With index scans off and bitmap scans on, only a look-up by key can
--- reach the table, so that the arrays are outside whatever the statistics say.
+-- reach the table, so that the arrays are outside whatever the statistics say; that rows are claimable is said as in claim_these_v1,
+-- so that no other index can.
 create function dwarf.take_v1(p_session int, p_flow bigint[], p_branch bigint[], p_now timestamptz) returns setof dwarf.claimed
 language plpgsql rows 200
 set plan_cache_mode = force_generic_plan
@@ -22,7 +23,7 @@ begin
       status = 2, owner = p_session, lease = s.lease + 1, claimable = null, started_at = coalesce(s.started_at, p_now)
     , due_at = p_now + (s.budget_ms + 30000) * interval '1 ms'
     from pick
-    where s.flow_id = pick.flow_id and s.branch = pick.branch and s.claimable is not null
+    where s.flow_id = pick.flow_id and s.branch = pick.branch and coalesce(s.claimable, 'infinity') < 'infinity'
     returning s.*
   )
   select m.flow_id, m.branch, m.seq, m.lease, m.task, m.todo, m.attempt, m.depth, m.created_at, m.due_at, m.parked, m.base_branch, m.base_seq
