@@ -1,31 +1,35 @@
 """The ring between two processes, beside a socketpair and multiprocessing.Pipe: messages and bytes a second, processor time a message.
 
-    python -m bench.ring                                   everything, three runs: about two minutes
+    python -m bench.ring                                   everything, three runs: some three minutes
     python -m bench.ring --carriers ring --sizes 200 --batches 100 --seconds 10
-    python -m bench.ring --steps                           what a dispatcher pays for a linear step
+    python -m bench.ring --steps                           what a dispatcher pays for a linear step, and nothing else
 
 One process sends as fast as the other takes. A batch is what one turn of the sender's loop sends. `ring` and `stream` are the
 channels of `dwarf.procs`; `socketpair` and `Pipe` are blocking and know no loop: one system call, or more, a message.
+
+In the second table one side answers every message of reports with one that commits them, as a dispatcher does; `coded` tells
+whether messages are encoded and decoded, or travel as bytes that nobody looks at: then what is left is the channel.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import socket
 import statistics
 import struct
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from multiprocessing import Pipe
 from typing import Any
 
 import msgspec
+
+from dwarf.channel import ChannelClosed
 from dwarf.procs.ends import End
 from dwarf.procs.pairs import Handle, Kind, Pair, create_pair, open_end
-
 from dwarf.record import Kind as RecordKind
 from dwarf.record import Record
 from dwarf.status import StepStatus
@@ -44,7 +48,6 @@ class Side(msgspec.Struct):
     messages: int
     seconds: float
     cpu_seconds: float
-    extra: float = 0.0
 
 
 class Meter:
@@ -116,7 +119,7 @@ def socket_reader(link: socket.socket) -> Callable[[], bytes]:
 
     def read() -> bytes:
         (length,) = LENGTH.unpack(file.read(4))
-        return file.read(length)
+        return bytes(file.read(length))
 
     return read
 
@@ -216,8 +219,6 @@ async def dispatch(end: End[Any, Any], *, batch: int, seconds: float, committed:
 
 async def execute(end: End[Any, Any], *, batch: int, seconds: float, reports: Any) -> Side:
     """Answer each commit with the reports of as many steps."""
-    from dwarf.channel import ChannelClosed
-
     end.send(reports)
     meter, steps = Meter(), 0
     try:
@@ -261,7 +262,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
-    parser.add_argument("--steps", action="store_true", help="reports and commits of linear steps instead")
+    parser.add_argument("--steps", action="store_true", help="reports and commits of linear steps alone")
     return parser.parse_args()
 
 
@@ -269,32 +270,33 @@ def median(sides: list[tuple[Side, Side]], of: Callable[[Side, Side], float]) ->
     return statistics.median(of(*each) for each in sides)
 
 
-def cells(arguments: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
-    return ((size, batch, carrier) for size in arguments.sizes for batch in arguments.batches for carrier in arguments.carriers.split(","))
+def print_steps(arguments: argparse.Namespace) -> None:
+    print(f"{'carrier':<12}{'batch':>6}{'coded':>7}{'steps/s':>12}{'dispatcher us':>15}{'executor us':>13}")
+    for batch, carrier, packed in itertools.product(arguments.batches, ("ring", "stream"), (True, False)):
+        sides = [run_steps(carrier, batch, packed=packed, arguments=arguments) for _ in range(arguments.runs)]
+        rate = median(sides, lambda dispatcher, _: dispatcher.messages / dispatcher.seconds)
+        here = median(sides, lambda dispatcher, _: dispatcher.cpu_seconds / dispatcher.messages * 1e6)
+        there = median(sides, lambda _, executor: executor.cpu_seconds / executor.messages * 1e6)
+        print(f"{carrier:<12}{batch:>6}{'no' if packed else 'yes':>7}{rate:>12,.0f}{here:>15.2f}{there:>13.2f}", flush=True)
+
+
+def print_carriers(arguments: argparse.Namespace) -> None:
+    print(f"{'carrier':<12}{'bytes':>9}{'batch':>6}{'messages/s':>13}{'MB/s':>9}{'sender us':>11}{'receiver us':>13}")
+    for size, batch, carrier in itertools.product(arguments.sizes, arguments.batches, arguments.carriers.split(",")):
+        sides = [run(carrier, size, batch, arguments) for _ in range(arguments.runs)]
+        rate = median(sides, lambda _, receiver: receiver.messages / receiver.seconds)
+        here = median(sides, lambda sender, _: sender.cpu_seconds / sender.messages * 1e6)
+        there = median(sides, lambda _, receiver: receiver.cpu_seconds / receiver.messages * 1e6)
+        print(f"{carrier:<12}{size:>9,}{batch:>6}{rate:>13,.0f}{rate * size / 1e6:>9,.0f}{here:>11.2f}{there:>13.2f}", flush=True)
 
 
 def main() -> None:
     arguments = parse()
     print(f"load average {os.getloadavg()[0]:.1f}; {arguments.loop}; medians of {arguments.runs} runs of {arguments.seconds:g} s")
-    if arguments.steps:
-        print(f"{'carrier':<12}{'batch':>6}{'coded':>7}{'steps/s':>12}{'dispatcher us':>15}{'executor us':>13}")
-        for batch in arguments.batches:
-            for carrier in ("ring", "stream"):
-                for packed in (True, False):
-                    sides = [run_steps(carrier, batch, packed=packed, arguments=arguments) for _ in range(arguments.runs)]
-                    rate = median(sides, lambda sent, _: sent.messages / sent.seconds)
-                    here = median(sides, lambda sent, _: sent.cpu_seconds / sent.messages * 1e6)
-                    there = median(sides, lambda _, received: received.cpu_seconds / received.messages * 1e6)
-                    print(f"{carrier:<12}{batch:>6}{'no' if packed else 'yes':>7}{rate:>12,.0f}{here:>15.2f}{there:>13.2f}", flush=True)
-        return
-    print(f"{'carrier':<12}{'bytes':>9}{'batch':>6}{'messages/s':>13}{'MB/s':>9}{'sender us':>11}{'receiver us':>13}")
-    for size, batch, carrier in cells(arguments):
-        sides = [run(carrier, size, batch, arguments) for _ in range(arguments.runs)]
-        rate = median(sides, lambda _, received: received.messages / received.seconds)
-        here = median(sides, lambda sent, _: sent.cpu_seconds / sent.messages * 1e6)
-        there = median(sides, lambda _, received: received.cpu_seconds / received.messages * 1e6)
-        print(f"{carrier:<12}{size:>9,}{batch:>6}{rate:>13,.0f}{rate * size / 1e6:>9,.0f}{here:>11.2f}{there:>13.2f}", flush=True)
+    if not arguments.steps:
+        print_carriers(arguments)
+    print_steps(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

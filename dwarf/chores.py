@@ -33,6 +33,7 @@ from dwarf.errors import DwarfError, ShardUnavailable
 from dwarf.keys import LOW_BITS, LOW_MAX
 from dwarf.pool import Pool
 
+BEHIND_SECONDS = 1.0  # between two rounds where there is more to do
 REMOVALS_AT_ONCE = 100
 REMOVALS_MAX = 2_000
 EXPIRATIONS_AT_ONCE = 200
@@ -103,6 +104,12 @@ class Chores:
                 log.warning("%s: %s has to wait for the next round: %s", self._pool.name, name, error)
                 done.faults[name] = error
         return done
+
+    async def do_for_ever(self, session: int, every: float) -> None:
+        """Do a round every so many seconds, and sooner where more is left to do."""
+        while True:
+            done = await self.do(session)
+            await asyncio.sleep(BEHIND_SECONDS if done.is_behind else every)
 
     async def _make_partitions(self, done: Done, now: int | None) -> None:
         done.partitions_made = await self._pool.run(lambda store: store.ensure_partitions(self._terms.days_ahead, now=now))

@@ -26,7 +26,6 @@ from dwarf.new_flow import NewFlow
 from dwarf.shards import Shard
 from dwarf.wire import ToDispatcher, ToExecutor
 
-CHORES_BEHIND_SECONDS = 1.0  # between two rounds where there is more to do
 RESTART_PAUSE_SECONDS = (0.05, 0.5, 2.0, 5.0)  # the last for as long as it takes
 
 log = logging.getLogger("dwarf.engine")
@@ -155,16 +154,10 @@ class EmbeddedShard:
                     group.create_task(executor.run())
                     group.create_task(dispatcher.serve(near))
                 group.create_task(dispatcher.run())
-                group.create_task(self._do_chores(dispatcher))
+                chores = Chores(dispatcher.control, self.shard.dsn, self._keeps)
+                group.create_task(chores.do_for_ever(dispatcher.session, self._terms.sweep_every))
         finally:
             near.close()
-
-    async def _do_chores(self, dispatcher: Dispatcher) -> None:
-        """Do the shard's background work in rounds."""
-        chores = Chores(dispatcher.control, self.shard.dsn, self._keeps)
-        while True:
-            done = await chores.do(dispatcher.session)
-            await asyncio.sleep(CHORES_BEHIND_SECONDS if done.is_behind else self._terms.sweep_every)
 
 
 def _root(error: BaseException) -> BaseException:

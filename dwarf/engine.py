@@ -18,41 +18,42 @@ import secrets
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 
-import psycopg
-
-from dwarf import migrate, partitions
-from dwarf.checks import check_flag, check_whole
+from dwarf.checks import check_flag
 from dwarf.chores import Terms as Keeps
 from dwarf.client import Client
-from dwarf.database import Disposition, classify
 from dwarf.dispatch.dispatcher import Counters, Stopped
 from dwarf.dispatch.session import Terms
-from dwarf.durations import Duration, seconds_of
+from dwarf.durations import Duration
 from dwarf.embedded import EmbeddedShard
-from dwarf.errors import Conflict, InvalidArgument, ShardUnavailable
+from dwarf.errors import Conflict, InvalidArgument
 from dwarf.flow import Flow
-from dwarf.hosts.app import App
 from dwarf.hosts.host import Host
-from dwarf.limits import TIME_BUDGET_MIN_MS
-from dwarf.new_flow import FrozenGraph, NewFlow, freeze
-from dwarf.options import check_engine_id, check_time_budget
-from dwarf.pool import Pool, Unreached
+from dwarf.new_flow import NewFlow
+from dwarf.options import check_engine_id
+from dwarf.pool import Unreached
+from dwarf.preparing import frozen_graphs, migrate_shard, prepare_shard, register_graphs
+from dwarf.settings import (
+    GRACE_SECONDS,
+    RETENTION_DAYS_DEFAULT,
+    SESSION_SECONDS,
+    SESSION_SECONDS_MIN,
+    SWEEP_SECONDS,
+    THREADS_DEFAULT,
+    WORKERS_DEFAULT,
+    at_least,
+    check_budget,
+    check_days,
+    check_expiration,
+    check_takeover,
+    check_threads,
+    check_workers,
+)
 from dwarf.shards import Shard, check_shards
 from dwarf.status import Status
 from dwarf.task_client import BlockingTaskClient, TaskClient
 from dwarf.waits import Ended
 
-WORKERS_DEFAULT = 1_000
-WORKERS_MAX = 1_000_000
-THREADS_DEFAULT = 32
-GRACE_SECONDS = 30
-SESSION_SECONDS = 30
-SESSION_SECONDS_MIN = 1
-SWEEP_SECONDS = 60
-RETENTION_DAYS_MAX = 36_500
-FLOW_EXPIRATION_SECONDS_MIN = 1
 ENGINE_IDS = 1 << 62  # drawn from, when none is given
-START_PATIENCE_SECONDS = 10.0
 
 log = logging.getLogger("dwarf.engine")
 logging.getLogger("dwarf").addHandler(logging.NullHandler())
@@ -82,7 +83,7 @@ class Engine(Client):
         session_seconds: Duration = SESSION_SECONDS,
         sweep_seconds: Duration = SWEEP_SECONDS,
         takeover: str = "session",
-        retention_days: int | None = 30,
+        retention_days: int | None = RETENTION_DAYS_DEFAULT,
         flow_expiration: Duration | None = None,
         wait_ceiling: Duration | None = None,
         migrates: bool = True,
@@ -93,17 +94,20 @@ class Engine(Client):
         if app is None or isinstance(app, type) or not isinstance(app, Host):
             raise InvalidArgument(f"an engine needs an App, or another host with load_graph and execute_task, not {app!r}")
         self._app: Host = app
-        self._workers = check_whole(workers, "workers", least=0, most=WORKERS_MAX)
-        self._threads = check_whole(threads, "threads", least=1, most=WORKERS_MAX)
-        self._grace = _at_least(grace, "grace", 0)
+        self._workers = check_workers(workers)
+        self._threads = check_threads(threads)
+        self._grace = at_least(grace, "grace", 0)
         self._migrates = check_flag(migrates, "migrates")
         self._terms = Terms(
             engine_id=secrets.randbelow(ENGINE_IDS) + 1 if engine_id is None else check_engine_id(engine_id),
-            life=_at_least(session_seconds, "session_seconds", SESSION_SECONDS_MIN),
-            sweep_every=_at_least(sweep_seconds, "sweep_seconds", SESSION_SECONDS_MIN),
-            by_session=_takeover(takeover),
+            life=at_least(session_seconds, "session_seconds", SESSION_SECONDS_MIN),
+            sweep_every=at_least(sweep_seconds, "sweep_seconds", SESSION_SECONDS_MIN),
+            by_session=check_takeover(takeover) == "session",
         )
-        self._keeps = Keeps(retention_days=_days(retention_days), flow_expiration_ms=_expiration_ms(flow_expiration))
+        expiration = check_expiration(flow_expiration)
+        self._keeps = Keeps(
+            retention_days=check_days(retention_days), flow_expiration_ms=None if expiration is None else int(expiration * 1000)
+        )
         self._embedded: dict[int, EmbeddedShard] = {}
         self._stack = AsyncExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,9 +136,7 @@ class Engine(Client):
 
     @time_budget.setter
     def time_budget(self, value: Duration) -> None:
-        if seconds_of(value, "time_budget") * 1000 < TIME_BUDGET_MIN_MS:
-            raise InvalidArgument(f"time_budget is {value!r}; it must be at least {TIME_BUDGET_MIN_MS / 1000} seconds")
-        self._time_budget_ms = check_time_budget(value)
+        self._time_budget_ms = round(check_budget(value) * 1000)
 
     # ---- its life ----
 
@@ -154,7 +156,7 @@ class Engine(Client):
         self._loop = asyncio.get_running_loop()
         try:
             if self._migrates:
-                await _all_of(self._migrate(shard) for shard in self._configured)
+                await _all_of(migrate_shard(shard) for shard in self._configured)
             await super().start()
             await self._prepare()
             opened = getattr(self._app, "open_resources", None)
@@ -214,43 +216,15 @@ class Engine(Client):
 
     # ---- the start ----
 
-    async def _migrate(self, shard: Shard) -> None:
-        Pool(shard.dsn, size=1, name=f"shard {shard.index}")  # refuses a dsn that cannot be read, without showing it
-        try:
-            await asyncio.to_thread(migrate.migrate, shard.dsn)
-        except (OSError, psycopg.Error) as error:
-            if classify(error) is not Disposition.RECONNECT:
-                raise
-            raise ShardUnavailable(f"shard {shard.index}: {error}") from error
-
     async def _prepare(self) -> None:
         """Write what everybody on the shards agrees on, and the graphs by which others create flows."""
-        frozen = await self._frozen()
-        settings = {"max_priority": self._priority_max, "time_budget_ms": self._time_budget_ms}
-        await _all_of(self._prepare_shard(shard, settings, frozen) for shard in self._configured)
+        graphs = await frozen_graphs(self._app)
 
-    async def _prepare_shard(self, shard: Shard, settings: dict[str, int], frozen: dict[str, FrozenGraph]) -> None:
-        pool = Pool(shard.dsn, size=1, name=f"shard {shard.index}")
-        try:
-            mine = {**settings, "shard_index": shard.index}
-            await pool.run(lambda store: store.put_settings(mine), patience=START_PATIENCE_SECONDS)
-            await asyncio.to_thread(partitions.ensure, shard.dsn)
-            if frozen:
-                forms = [(each.hash, each.name, each.entry_task, each.definition) for each in frozen.values()]
-                numbers = await pool.run(lambda store: store.put_graphs(forms))
-                await pool.run(lambda store: store.register_workflows(dict(zip(frozen, numbers, strict=True))))
-        finally:
-            pool.close()
+        async def prepare(shard: Shard) -> None:
+            await prepare_shard(shard, max_priority=self._priority_max, time_budget_ms=self._time_budget_ms)
+            await register_graphs(shard, graphs)
 
-    async def _frozen(self) -> dict[str, FrozenGraph]:
-        """Return the App's graphs. One that cannot be had is left out: a create will say why."""
-        frozen = {}
-        for url in self._app.graphs if isinstance(self._app, App) else ():
-            try:
-                frozen[url] = freeze(url, await self._app.load_graph(url))
-            except Exception as error:
-                log.warning("workflow %r is not registered: %s", url, error)
-        return frozen
+        await _all_of(prepare(shard) for shard in self._configured)
 
     # ---- what an engine does in its own way ----
 
@@ -294,24 +268,3 @@ async def _all_of(calls: Iterable[Awaitable[None]]) -> None:
     for ended in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(ended, BaseException):
             raise ended
-
-
-def _at_least(value: Duration, what: str, least: float) -> float:
-    seconds = seconds_of(value, what)
-    if seconds < least:
-        raise InvalidArgument(f"{what} is {value!r}; it must be at least {least} seconds")
-    return seconds
-
-
-def _days(value: object) -> int | None:
-    return None if value is None else check_whole(value, "retention_days", least=1, most=RETENTION_DAYS_MAX)
-
-
-def _expiration_ms(value: Duration | None) -> int | None:
-    return None if value is None else int(_at_least(value, "flow_expiration", FLOW_EXPIRATION_SECONDS_MIN) * 1000)
-
-
-def _takeover(value: object) -> bool:
-    if value not in ("session", "deadline"):
-        raise InvalidArgument(f"takeover is {value!r}; it must be 'session' or 'deadline'")
-    return value == "session"

@@ -60,7 +60,7 @@ class ClaimedRow(msgspec.Struct, gc=False):
     workflow: str
     budget_ms: int
     flow_created_at: int
-    cancels: int
+    nesting: int
     reason: str | None
     baggage: bytes | None
     input: bytes | None
@@ -69,7 +69,7 @@ class ClaimedRow(msgspec.Struct, gc=False):
 CLAIMED: tuple[Reader, ...] = (
     read_int8, read_int8, read_int4, read_int4, read_text, read_int2, read_int4, read_int4, read_int8, read_int8, read_bool,
     read_int8, read_int4, read_bytes, read_int4, read_int8, read_int4, read_int4, read_int4, read_int4, read_text, read_int2, read_int4,
-    read_int8, read_int8, read_int8, read_text, read_int4, read_text, read_int4, read_int8, read_int4, read_text, read_bytes, read_bytes,
+    read_int8, read_int8, read_int8, read_text, read_int4, read_text, read_int4, read_int8, read_int2, read_text, read_bytes, read_bytes,
 )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class Assignment(Message):
     step_created_at: int
     claimed_at: int
     baggage: bytes | None
+    nesting: int = 0  # how many callers are above the flow
 
     def step(self, base: Base, reducers: dict[str, str]) -> ClaimedStep:
         """Build the step's input out of what travelled, on the documents that the chain names, and return what deciding takes."""

@@ -80,6 +80,8 @@ class End(ABC, Generic[Sent, Received]):
             if len(encoded) > self._message_bytes_max:
                 raise MessageTooLarge(f"a message of {len(encoded)} bytes, at most {self._message_bytes_max} may be sent")
             self._flush_gathered()
+            if self._closed:
+                return
             total = LENGTH_BYTES + len(encoded)
         self._gathered.append(encoded)
         self._gathered_bytes = total
@@ -122,7 +124,7 @@ class End(ABC, Generic[Sent, Received]):
             waiter = self._loop.create_future()
             self._flushed.append(waiter)
             await waiter
-        if self._lost:
+        if self._lost or self.failure is not None:
             raise self._ended()
 
     # ---- sending ----
@@ -226,7 +228,7 @@ class End(ABC, Generic[Sent, Received]):
         """End it for a fault that is not in what was received."""
         if not self._closed:
             self._shut()
-            self.failure = self.failure or error
+            self.failure = error  # what it led to is not told
 
     def _let_go(self) -> None:
         if self._closed:

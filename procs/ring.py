@@ -167,6 +167,7 @@ class RingReader:
     def _take_frame(self, into: list[bytes]) -> int:
         """Copy the messages of the next frame, and return how many bytes they are about."""
         memory, at, skipped = self._memory, self._at, 0
+        body_bytes: int
         body_bytes, count = HEAD.unpack_from(memory, self._start + at)
         if count == WRAP:
             skipped, at = self._size - at, 0

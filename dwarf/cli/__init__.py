@@ -9,6 +9,7 @@ import click
 
 from dwarf import __version__
 from dwarf.cli.graph import graph
+from dwarf.cli.serve import serve
 from dwarf.errors import DwarfError
 
 
@@ -19,6 +20,7 @@ def cli() -> None:
 
 
 cli.add_command(graph)
+cli.add_command(serve)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -136,7 +136,7 @@ class Parcel:
             held.ticket, row.flow_id, row.branch, row.seq, row.lease, row.task, row.todo, row.attempt, row.graph_id, chain, documents,
             row.delta, later, row.join_branch is not None, row.expanded or 0, row.last_ordinal, cohort, _park(park), row.reason or "",
             row.token, row.workflow, row.priority, row.fairness_key, row.budget_ms, row.flow_created_at, row.created_at,
-            row.due_at - (row.budget_ms + LEASE_MARGIN_MS) * 1000, row.baggage,
+            row.due_at - (row.budget_ms + LEASE_MARGIN_MS) * 1000, row.baggage, row.nesting,
         )  # fmt: skip
         self.steps.append(step)
         return step.size + sum(len(text) for text in self.documents[before:])

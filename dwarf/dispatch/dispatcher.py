@@ -117,6 +117,7 @@ class Dispatcher:
         self._strays: set[tuple[int, int, int]] = set()
         self._ghosts: set[tuple[int, int, int]] = set()
         self._draining = self._is_claiming = False
+        self._grace: asyncio.Timeout | None = None  # of a drain under way
         self._idle = asyncio.Event()
         self._loads: set[asyncio.Task[None]] = set()
         self.counters = Counters()
@@ -169,14 +170,14 @@ class Dispatcher:
             seat.channel.send(Drain())
         is_settled = True
         try:
-            async with asyncio.timeout(grace):
+            async with asyncio.timeout(grace) as self._grace:
                 await self._settled()
         except TimeoutError:
             is_settled = False
         try:
             async with asyncio.timeout(FLUSH_SECONDS_MAX):
                 if not is_settled:
-                    await self._hand_back()
+                    await self._hand_back(self._ledger.running)
                 await self._recorder.drained()
         except TimeoutError:
             log.error(
@@ -184,6 +185,11 @@ class Dispatcher:
                 self._control.name,
                 len(self._ledger),
             )
+
+    def hurry(self) -> None:
+        """Wait no longer for what runs while this is being drained."""
+        if self._grace is not None and self._grace.when() is not None and not self._grace.expired():
+            self._grace.reschedule(asyncio.get_running_loop().time())
 
     async def close(self, *, in_order: bool = True) -> None:
         """End the session in good order, or leave it to its end as a crash does."""
@@ -226,6 +232,19 @@ class Dispatcher:
             await self._release([held for held in self._ledger.running if held.seat is seat])
         finally:
             self._ledger.seats.remove(seat)
+
+    async def retire(self, channel: Channel[ToExecutor, ToDispatcher], grace: float) -> None:
+        """Give an executor nothing more, wait at most `grace` seconds for what it runs, hand back the rest, and part from it."""
+        for seat in [seat for seat in self._ledger.seats if seat.channel is channel]:
+            seat.is_retired = True
+            channel.send(Drain())
+            try:
+                async with asyncio.timeout(grace):
+                    while self._ledger.held_by(seat):
+                        await self._something_ends()
+            except TimeoutError:
+                await self._hand_back([held for held in self._ledger.running if held.seat is seat])
+        channel.close()
 
     def _take(self, seat: Seat, message: ToDispatcher) -> None:
         match message:
@@ -487,9 +506,8 @@ class Dispatcher:
         self.counters.released += await self._control.run(lambda store: store.release(self.session, rows))
         self._notice()
 
-    async def _hand_back(self) -> None:
+    async def _hand_back(self, running: list[Held]) -> None:
         """Withdraw what still runs after the grace, and hand it back once its tasks have ended, or have had time to."""
-        running = self._ledger.running
         rows = [(held.row.flow_id, held.row.branch, held.row.lease, False) for held in running]
         self._withdraw(running)
         try:
@@ -507,12 +525,7 @@ class Dispatcher:
         clock = asyncio.get_running_loop().time
         look_at = clock() + LOOK_SECONDS
         while len(self._ledger) or self._is_claiming or self._loads or not self._creates.is_idle:
-            self._idle.clear()
-            try:
-                async with asyncio.timeout(SETTLE_LOOK_SECONDS):
-                    await self._idle.wait()
-            except TimeoutError:
-                pass
+            await self._something_ends()
             if not self._is_claiming and clock() >= look_at:
                 look_at = clock() + LOOK_SECONDS
                 try:
@@ -520,6 +533,15 @@ class Dispatcher:
                 except Exception as error:
                     log.warning("%s: looking for signals: %s", self._control.name, error)
                     look_at = clock() + TROUBLE_PAUSE_SECONDS
+
+    async def _something_ends(self) -> None:
+        """Wait until something ended, or for a moment where nobody tells."""
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(SETTLE_LOOK_SECONDS):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
 
     def _notice(self) -> None:
         """Something ended or became claimable."""

@@ -24,11 +24,12 @@ RECORDS_MAX = 10_000  # that wait to be recorded, until there is no room for mor
 class Seat:
     """An executor as its dispatcher sees it."""
 
-    __slots__ = ("busy", "bytes", "channel", "graphs", "leaving", "slots")
+    __slots__ = ("busy", "bytes", "channel", "graphs", "is_retired", "leaving", "slots")
 
     def __init__(self, channel: Channel[ToExecutor, ToDispatcher]) -> None:
         self.channel = channel
         self.slots = 0
+        self.is_retired = False  # it is given nothing more
         self.busy = 0
         self.bytes = 0
         self.graphs: set[int] = set()  # that it has been sent
@@ -36,7 +37,7 @@ class Seat:
 
     @property
     def free(self) -> int:
-        return 0 if self.bytes > SEAT_BYTES_MAX else max(self.slots - self.busy, 0)
+        return 0 if self.is_retired or self.bytes > SEAT_BYTES_MAX else max(self.slots - self.busy, 0)
 
 
 class Held(msgspec.Struct, gc=False):
@@ -77,6 +78,10 @@ class Ledger:
         """What executors work on, records under way left out."""
         return [held for held in self._held.values() if not held.recording]
 
+    def held_by(self, seat: Seat) -> list[Held]:
+        """What one executor holds, records under way included."""
+        return [held for held in self._held.values() if held.seat is seat]
+
     @property
     def all(self) -> list[Held]:
         return list(self._held.values())
@@ -89,9 +94,10 @@ class Ledger:
 
         A row that was held under an older lease is replaced.
         """
-        if not self.seats:
+        seats = [seat for seat in self.seats if not seat.is_retired]
+        if not seats:
             return None
-        seat = max(self.seats, key=lambda seat: seat.slots - seat.busy)
+        seat = max(seats, key=lambda seat: seat.slots - seat.busy)
         self._ticket += 1
         held = Held(self._ticket, row, seat)
         seat.busy += 1

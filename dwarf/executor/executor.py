@@ -25,7 +25,7 @@ from dwarf.channel import Channel, ChannelClosed
 from dwarf.effect import Effect
 from dwarf.errors import TaskError, TimeBudgetExceeded
 from dwarf.executor.graphs import Graphs
-from dwarf.executor.runs import Run, baggage_of, broken, carrier, child_failed, child_of, finish, go_on, prepare
+from dwarf.executor.runs import Run, baggage_of, broken, carrier, child_failed, child_of, finish, go_on, prepare, too_deep
 from dwarf.executor.signals import LoopFlag, ThreadFlag
 from dwarf.flow import Flow, Parked
 from dwarf.hosts.functions import TaskFunction
@@ -256,6 +256,8 @@ class Executor:
         log.info("task %r of flow %s (%s) failed: %s%s", assigned.task, name, assigned.workflow, text, trace)
 
     async def _with_child(self, run: Run, effect: Effect, url: str) -> tuple[GraphForm | None, Record]:
+        if (refusal := too_deep(run)) is not None:
+            return None, refusal
         try:
             form = await self._graphs.of_child(url, baggage_of(run.assignment), seconds=run.budget)
         except Exception as error:

@@ -23,6 +23,7 @@ from dwarf.flow import Flow, Past
 from dwarf.graph import Graph
 from dwarf.inputs import Base, Input
 from dwarf.keys import LOW_BITS, LOW_MAX, SEQ_BITS, FlowKey
+from dwarf.limits import SUBGRAPH_DEPTH_MAX
 from dwarf.record import ClaimedStep, Record, Todo
 from dwarf.routing import plan_of
 from dwarf.state import State
@@ -155,6 +156,15 @@ def child_failed(run: Run, error: BaseException) -> Record:
     text = str(error) or type(error).__name__
     status = error.status if isinstance(error, DwarfError) else 500
     return fail(run.graph, run.step, engine_failure(f"task {run.step.task!r}: the subgraph cannot be loaded: {text}", status))
+
+
+def too_deep(run: Run) -> Record | None:
+    """Return what to store for a step that calls a child where no more are allowed; None where one is."""
+    if run.assignment.nesting < SUBGRAPH_DEPTH_MAX:
+        return None
+    assert run.step is not None
+    text = f"task {run.step.task!r}: subgraphs are nested {SUBGRAPH_DEPTH_MAX} deep; no more are allowed"
+    return fail(run.graph, run.step, engine_failure(text))
 
 
 def broken(assigned: Assignment, error: BaseException) -> Record:

@@ -73,8 +73,7 @@ begin
 end $$;
 
 -- Claim the rows named, where they are claimable: what a record has just made so. Others are skipped. That they are claimable is
--- said such that it does not imply "claimable is not null". Else an index of what waits would do as well as the key, and where it
--- was empty when the plan was made it seems to be the cheaper one: each row would be looked for among all that wait.
+-- said such that an index of what waits cannot answer it (see sql/README.md).
 create function dwarf.claim_these_v1(p_session int, p_flow bigint[], p_branch bigint[], p_now timestamptz default null)
 returns setof dwarf.claimed
 language plpgsql rows 200

@@ -31,7 +31,7 @@ create type dwarf.claimed as (
 , workflow text
 , budget_ms int
 , flow_created_at timestamptz
-, cancels int
+, nesting smallint
 , reason text
 , baggage json
 , input json

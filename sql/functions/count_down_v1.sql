@@ -1,7 +1,7 @@
 -- Count arrivals down at their joining rows, grouped: of several updates of one row in one statement only one would stay.
 -- A joining row whose cohort is complete becomes claimable, to be folded (todo 1) or, with a failed or cancelled member,
--- resolved (todo 2); the sleep of the last arriver delays it. Index scans are off and bitmap scans on, so that only look-ups
--- by key reach the table. A joining row that is missing is an error: the arrival would be lost.
+-- resolved (todo 2); the sleep of the last arriver delays it. Only look-ups by key reach the table (see sql/README.md). A joining row
+-- that is missing is an error: the arrival would be lost.
 create function dwarf.count_down_v1(
   p_now timestamptz
 , p_flow bigint[]
@@ -16,9 +16,7 @@ create function dwarf.count_down_v1(
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -47,7 +45,7 @@ begin
     , wake_at = case when s.status = 3 and s.arrived + g.arrived = s.size and g.delay_ms is not null
         then p_now + g.delay_ms * interval '1 ms' else s.wake_at end
     from g
-    where s.flow_id = g.flow_id and s.branch = g.branch
+    where s.flow_id = any (array[g.flow_id]) and s.branch = g.branch
     returning s.flow_id, s.branch, s.claimable is not null and s.todo in (1, 2) as woke
   )
   select (select count(*) from g), count(*), array_agg(u.flow_id) filter (where u.woke), array_agg(u.branch) filter (where u.woke)

@@ -3,9 +3,7 @@ create function dwarf.release_rows_v1(p_flow bigint[], p_branch bigint[]) return
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -23,5 +21,5 @@ begin
   with c as materialized (select t.* from unnest(p_flow, p_branch) t(flow_id, branch))
   update dwarf.active s set status = 1, owner = null, claimable = s.created_at, started_at = null, due_at = null
   from c
-  where s.flow_id = c.flow_id and s.branch = c.branch;
+  where s.flow_id = any (array[c.flow_id]) and s.branch = c.branch;
 end $$;

@@ -65,7 +65,7 @@ begin
 end $$;
 
 -- Release rows that this session holds but nobody of it runs: after the death of an executor, or at a hand-over.
--- The owner is compared such that only the key finds a row, never the index of owners (see claim_these_v1).
+-- Only the key finds a row, never the index of owners (see sql/README.md).
 create function dwarf.release_v1(
   p_session int
 , p_flow bigint[]
@@ -77,9 +77,7 @@ create function dwarf.release_v1(
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -91,14 +89,14 @@ declare
 begin
   perform 1
   from unnest(p_flow, p_branch) t(flow_id, branch)
-  join dwarf.active a on a.flow_id = t.flow_id and a.branch = t.branch
+  join dwarf.active a on a.flow_id = any (array[t.flow_id]) and a.branch = t.branch
   order by a.size is null and a.status <> 5, a.flow_id, a.branch
   for update of a;
   with c as materialized (select t.* from unnest(p_flow, p_branch, p_lease, p_blamed) t(flow_id, branch, lease, blamed))
   update dwarf.active s set status = 1, owner = null, claimable = s.created_at, started_at = null, due_at = null
   , deaths = s.deaths + case when c.blamed then 1 else 0 end
   from c
-  where s.flow_id = c.flow_id and s.branch = c.branch and s.lease = c.lease and coalesce(s.owner, 0) = p_session and s.status = 2;
+  where s.flow_id = any (array[c.flow_id]) and s.branch = c.branch and s.lease = c.lease and coalesce(s.owner, 0) = p_session and s.status = 2;
   get diagnostics v_released = row_count;
   return v_released;
 end $$;

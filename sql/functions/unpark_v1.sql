@@ -3,9 +3,7 @@ create function dwarf.unpark_v1(p_flow bigint[], p_branch bigint[]) returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -14,5 +12,5 @@ set jit = off
 as $$
 begin
   with c as materialized (select t.* from unnest(p_flow, p_branch) t(flow_id, branch))
-  delete from dwarf.parks p using c where p.flow_id = c.flow_id and p.branch = c.branch;
+  delete from dwarf.parks p using c where p.flow_id = any (array[c.flow_id]) and p.branch = c.branch;
 end $$;

@@ -12,9 +12,7 @@ create function dwarf.wake_callers_v1(
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -27,7 +25,7 @@ begin
   , u as (
     update dwarf.active s set status = 1, claimable = p_now, todo = case when c.cancelled then 3 else s.todo end
     from c
-    where s.flow_id = c.flow_id and s.branch = c.branch and s.seq = c.seq and s.status = 5
+    where s.flow_id = any (array[c.flow_id]) and s.branch = c.branch and s.seq = c.seq and s.status = 5
     returning s.flow_id, s.branch
   )
   select array_agg(u.flow_id), array_agg(u.branch) into woke_flow, woke_branch from u;

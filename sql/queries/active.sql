@@ -42,7 +42,7 @@ select
   , c.workflow
   , c.budget_ms
   , c.flow_created_at
-  , c.cancels
+  , c.nesting
   , c.reason
   , c.baggage
   , c.input
@@ -81,7 +81,7 @@ select
   , c.workflow
   , c.budget_ms
   , c.flow_created_at
-  , c.cancels
+  , c.nesting
   , c.reason
   , c.baggage
   , c.input
@@ -111,7 +111,12 @@ from dwarf.record_v1(
 select dwarf.wake_v1($1, $2) as woken;
 
 -- name: next_wake
-select (select a.wake_at from dwarf.active as a where a.wake_at is not null order by a.wake_at limit 1) as wake_at;
+select (
+  select a.wake_at from dwarf.active as a
+  where a.wake_at is not null
+  order by a.wake_at asc
+  limit 1
+) as wake_at;
 
 -- name: sweep
 select

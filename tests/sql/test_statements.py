@@ -740,7 +740,7 @@ def test_what_a_cancellation_makes_of_every_kind_of_row(desk: Desk) -> None:
     assert [(row["cancels"], row["reason"]) for row in desk.all("select cancels, reason from dwarf.live")] == [(1, "stop")] * 2
     assert desk.do(desk.store.take_signals(desk.session, 10)) == [SignalRow(flow_id, running, 1, 1, 1)]
     [claimed] = desk.claim_these((flow_id, running), at=6)
-    assert (claimed.todo, claimed.lease, claimed.cancels, claimed.reason) == (3, 3, 1, "stop")
+    assert (claimed.todo, claimed.lease, claimed.reason) == (3, 3, "stop")
     assert desk.do(desk.store.cancel_flow(flow_id, "again", now=micros(minute(7)))), "a second one reaches what is in progress now"
     assert desk.row(flow_id, running)["lease"] == 4
     assert {row["reason"] for row in desk.all("select reason from dwarf.live")} == {"again"}
@@ -843,7 +843,7 @@ def test_what_a_claim_returns(desk: Desk) -> None:
         "due_at": micros(minute(3) + DEADLINE), "parked": False, "base_branch": 0, "base_seq": 0, "delta": None, "delta_seq": 0,
         "join_branch": None, "ordinal": None, "size": None, "expanded": None, "last_ordinal": None, "fairness_key": "k", "priority": 3,
         "day": row["day"], "root_id": flow_id, "caller_flow": None, "caller_branch": None, "token": flow["token"],
-        "graph_id": desk.graph_id, "workflow": "w", "budget_ms": BUDGET_MS, "flow_created_at": micros(NOON), "cancels": 0,
+        "graph_id": desk.graph_id, "workflow": "w", "budget_ms": BUDGET_MS, "flow_created_at": micros(NOON), "nesting": 0,
         "reason": None, "baggage": b'{"b":1}', "input": b'{"i":1}',
     }  # fmt: skip
 

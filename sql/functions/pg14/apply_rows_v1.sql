@@ -5,8 +5,8 @@
 -- step of the chain left. An array that is null holds nothing but nulls.
 -- Returns the ordinals not applied, and what the rest of the record needs: who arrived where, which callers to wake, which
 -- parks to drop, which closed flows are to be kept for a short while only, and the rows from which chains have led on.
--- With index scans off and bitmap scans on, only look-ups by key reach the tables: the arrays stay outside. Rows are changed
--- by primary key from the locked set, never by ctid: a harmless concurrent update would leave history without its row.
+-- Only look-ups by key reach the tables (see sql/README.md): the arrays stay outside. Rows are changed by primary key from the
+-- locked set, never by ctid: a harmless concurrent update would leave history without its row.
 create function dwarf.apply_rows_v1(
   p_session int
 , p_now timestamptz
@@ -55,9 +55,7 @@ create function dwarf.apply_rows_v1(
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -135,13 +133,13 @@ begin
     , last_ordinal = case when not m.moves then s.last_ordinal end
     , fan_depth = case when not m.moves then s.fan_depth when m.kind = 2 and m.count < m.new_size then m.depth + 1 end
     from m
-    where m.kind not in (3, 6) and s.flow_id = m.flow_id and s.branch = m.branch
+    where m.kind not in (3, 6) and s.flow_id = any (array[m.flow_id]) and s.branch = m.branch
     returning 1
   ), d as (
-    delete from dwarf.active s using m where m.kind in (3, 6) and s.flow_id = m.flow_id and s.branch = m.branch
+    delete from dwarf.active s using m where m.kind in (3, 6) and s.flow_id = any (array[m.flow_id]) and s.branch = m.branch
     returning 1
   ), l as (
-    delete from dwarf.live l using m where m.kind = 6 and l.flow_id = m.flow_id
+    delete from dwarf.live l using m where m.kind = 6 and l.flow_id = any (array[m.flow_id])
     returning l.*, m.new_status, m.task, m.error, m.final
   ),
   h as (

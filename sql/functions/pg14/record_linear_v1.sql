@@ -5,9 +5,8 @@
 --   f_*         kind 1 advances, 9 advances and keeps the successor running, 6 closes; f_state is the final state at a close,
 --               else the delta to store. Sorted by flow. p_closing: the flows that close, sorted
 -- Returns state and the ordinals not applied (1..n), as record_v1 does.
--- With index scans off and bitmap scans on, only look-ups by key reach the tables: the arrays stay outside (branch comes from
--- the locked set too: `s.branch = 0` alone would let a bitmap scan read the whole index). Rows are changed
--- by primary key from the locked set, never by ctid: a harmless concurrent update would leave history without its row.
+-- Only look-ups by key reach the tables (see sql/README.md): the arrays stay outside. Rows are changed by primary key from the
+-- locked set, never by ctid: a harmless concurrent update would leave history without its row.
 create function dwarf.record_linear_v1(
   p_session int
 , p_lane smallint
@@ -28,9 +27,7 @@ create function dwarf.record_linear_v1(
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_indexscan = off
-set enable_indexonlyscan = off
-set enable_bitmapscan = on
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_material = off
@@ -88,16 +85,16 @@ begin
     , delta = coalesce(m.state, s.delta)
     , delta_seq = case when m.state is null then s.delta_seq else s.seq end
     from m
-    where m.kind <> 6 and s.flow_id = m.flow_id and s.branch = m.branch
+    where m.kind <> 6 and s.flow_id = any (array[m.flow_id]) and s.branch = m.branch
     returning 1
   ), d as (
-    delete from dwarf.active s using m where m.kind = 6 and s.flow_id = m.flow_id and s.branch = m.branch
+    delete from dwarf.active s using m where m.kind = 6 and s.flow_id = any (array[m.flow_id]) and s.branch = m.branch
     returning 1
   ), h as (
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at, task, changes)
     select m.flow_id, 0, m.seq, m.day, m.depth, m.attempt, 6, m.owner, m.created_at, m.started_at, v_now, m.task, m.changes from m
   ), l as (
-    delete from dwarf.live l using m where m.kind = 6 and l.flow_id = m.flow_id
+    delete from dwarf.live l using m where m.kind = 6 and l.flow_id = any (array[m.flow_id])
     returning l.*, m.task, m.state
   ), f as (
     insert into dwarf.flows(flow_id, day, root_id, status, priority, delete_on_completion, graph_id, budget_ms, weight, created_at

@@ -75,7 +75,7 @@ begin
       , delta, delay_ms, size, count, first, final, keeps, from_seq, own_task, begun_ms, base_seq, delta_seq, ord)
   ), m as (
     merge into dwarf.active s using r
-      on s.flow_id = r.flow_id and s.branch = r.branch and s.seq = coalesce(r.from_seq, r.seq) and s.lease = r.lease
+      on s.flow_id = any (array[r.flow_id]) and s.branch = r.branch and s.seq = coalesce(r.from_seq, r.seq) and s.lease = r.lease
       and (s.status = 2 or s.status = 1 and r.status in (6, 4, 5) and r.kind not in (5, 7))
     when matched and r.kind in (3, 6) then delete
     when matched then update set
@@ -129,7 +129,7 @@ begin
     , case when old.seq < r.seq then least(p_now, old.started_at + r.begun_ms * interval '1 ms') end as begun_at
     , case when r.kind in (1, 9) or r.kind = 2 and old.todo <> 4 then 1 else 0 end as steps
   ), l as (
-    merge into dwarf.live l using (select * from m where m.kind = 6) x on l.flow_id = x.flow_id
+    merge into dwarf.live l using (select * from m where m.kind = 6) x on l.flow_id = any (array[x.flow_id])
     when matched then delete
     when not matched and x.seq = -1 then insert (flow_id) values (0)
     returning old.*, x.new_status, x.task, x.error, x.final

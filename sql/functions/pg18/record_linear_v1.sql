@@ -59,7 +59,7 @@ begin
       t(flow_id, seq, lease, kind, task, changes, state, ord)
   ), m as (
     merge into dwarf.active s using r
-      on s.flow_id = r.flow_id and s.branch = 0 and s.seq = r.seq and s.lease = r.lease and s.status in (1, 2)
+      on s.flow_id = any (array[r.flow_id]) and s.branch = 0 and s.seq = r.seq and s.lease = r.lease and s.status in (1, 2)
     when matched and r.kind = 6 then delete
     when matched then update set
       seq = s.seq + 1
@@ -84,7 +84,7 @@ begin
     insert into dwarf.history(flow_id, branch, seq, day, depth, attempt, status, owner, created_at, started_at, ended_at, task, changes)
     select m.flow_id, 0, m.seq, m.day, m.depth, m.attempt, 6, m.owner, m.created_at, m.started_at, v_now, m.task, m.changes from m
   ), l as (
-    merge into dwarf.live l using (select * from m where m.kind = 6) x on l.flow_id = x.flow_id
+    merge into dwarf.live l using (select * from m where m.kind = 6) x on l.flow_id = any (array[x.flow_id])
     when matched then delete
     when not matched and x.seq = -1 then insert (flow_id) values (0)
     returning old.*, x.task, x.state

@@ -15,7 +15,7 @@ begin
   return query
   with pick as (select t.flow_id, t.branch from unnest(p_flow, p_branch) t(flow_id, branch))
   , m as (
-    merge into dwarf.active s using pick on s.flow_id = pick.flow_id and s.branch = pick.branch
+    merge into dwarf.active s using pick on s.flow_id = any (array[pick.flow_id]) and s.branch = pick.branch
     when matched and s.claimable is not null then update set
       status = 2, owner = p_session, lease = s.lease + 1, claimable = null, started_at = coalesce(s.started_at, p_now)
     , due_at = p_now + (s.budget_ms + 30000) * interval '1 ms'
@@ -24,7 +24,7 @@ begin
   )
   select m.flow_id, m.branch, m.seq, m.lease, m.task, m.todo, m.attempt, m.depth, m.created_at, m.due_at, m.parked, m.base_branch, m.base_seq
   , m.delta, m.delta_seq, m.join_branch, m.ordinal, m.size, m.expanded, m.last_ordinal, m.fairness_key, m.priority, m.day
-  , l.root_id, l.caller_flow, l.caller_branch, l.token, l.graph_id, l.workflow, m.budget_ms, l.created_at, l.cancels, l.reason, l.baggage
+  , l.root_id, l.caller_flow, l.caller_branch, l.token, l.graph_id, l.workflow, m.budget_ms, l.created_at, l.nesting, l.reason, l.baggage
   , case when m.base_seq = 0 then l.input end
   from m cross join lateral (select v.* from dwarf.live v where v.flow_id = m.flow_id offset 0) l;
 end $$;
