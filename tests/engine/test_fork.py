@@ -555,6 +555,25 @@ async def test_forks_race_with_deletes(dwarf_engine: Make) -> None:
 
 
 @on_loop
+@pytest.mark.row("D26", "D27")
+async def test_a_fork_in_a_thread_is_never_continued_for_another(dwarf_engine: Make) -> None:
+    """A continue names the flow it means: neither a fork that ended later nor an older turn takes the place of it."""
+    app = make_app({"g": line("A").set_reducer("turns", Reducer.APPEND)}, {"A": write("turns", ["a"])})
+    async with dwarf_engine(app) as engine:
+        first, _ = await engine.run("g")
+        second = await engine.continue_flow(first)
+        assert (await engine.wait(second, 20)).state == {"turns": ["a", "a"]}
+        fork = await fork_at(engine, first, "1", {"turns": ["z"]})
+        assert (await engine.wait(fork, 20)).state == {"turns": ["z", "a"]}
+        assert {each.thread_key for each in (await engine.list_closed()).items} == {first}
+        third = await engine.continue_flow(second)
+        assert (await engine.wait(third, 20)).state == {"turns": ["a", "a", "a"]}
+        await engine.delete(third)
+        await refused(engine.continue_flow(third), 409)
+        assert (await engine.wait(await engine.continue_flow(second), 20)).state == {"turns": ["a", "a", "a"]}
+
+
+@on_loop
 async def test_forks_are_open_to_tasks_and_threads(dwarf_engine: Make) -> None:
     def mend(flow: Flow) -> None:
         key = flow.get_str("step")

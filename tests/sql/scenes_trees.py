@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -170,10 +169,10 @@ def running_in_a_chain(stage: Stage) -> Scene:
 
 
 def failing(stage: Stage) -> Scene:
-    """A step with a handler has failed."""
+    """A step whose child has failed has failed in turn, and has a handler."""
     stage.create("call", {"child": "bad"})
-    stage.play("P", "F")
-    stage.play("P")
+    stage.play("F")
+    assert stage.players["A"].record(stage.entries("A", stage.rows("F"))) == []
     return scene(stage, {"advance": stage.record("A", stage.entries("A", stage.rows("P"))), "claim": claim(stage)})
 
 
@@ -524,5 +523,3 @@ SCENES: dict[str, Build] = {
         children_of_every_kind,
     )
 }  # fmt: skip
-
-Anything = Any

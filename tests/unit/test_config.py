@@ -94,8 +94,10 @@ def test_every_setting_has_a_variable(place: Path) -> None:
 )
 def test_what_a_file_must_not_say(place: Path, text: str, says: str) -> None:
     (place / "dwarf.toml").write_text(text)
+    environ = {} if "shards" in text else {"DWARF_DSN": DSN}
+    flags: dict[str, Any] = {} if "app" in text else {"app": "a:b"}
     with pytest.raises(InvalidArgument) as refused:
-        told({"DWARF_DSN": DSN} if "shards" not in text else {}, **({} if "app" in text else {"app": "a:b"}))
+        told(environ, **flags)
     assert says in str(refused.value)
     assert "hunter2" not in str(refused.value)
     if "app" not in text:
