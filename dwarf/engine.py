@@ -29,24 +29,16 @@ from dwarf.errors import Conflict, InvalidArgument
 from dwarf.flow import Flow
 from dwarf.hosts.host import Host
 from dwarf.new_flow import NewFlow
-from dwarf.options import check_engine_id
 from dwarf.pool import Unreached
 from dwarf.preparing import frozen_graphs, migrate_shard, prepare_shard, register_graphs
 from dwarf.settings import (
     GRACE_SECONDS,
     RETENTION_DAYS_DEFAULT,
     SESSION_SECONDS,
-    SESSION_SECONDS_MIN,
     SWEEP_SECONDS,
     THREADS_DEFAULT,
     WORKERS_DEFAULT,
-    at_least,
-    check_budget,
-    check_days,
-    check_expiration,
-    check_takeover,
-    check_threads,
-    check_workers,
+    check_setting,
 )
 from dwarf.shards import Shard, check_shards
 from dwarf.status import Status
@@ -90,23 +82,25 @@ class Engine(Client):
     ) -> None:
         """Raises `InvalidArgument` naming the setting and its rule."""
         configured = check_shards(shards)
-        super().__init__(configured, host=app, time_budget=time_budget, max_priority=max_priority, wait_ceiling=wait_ceiling)
+        ceiling = check_setting("wait_ceiling", wait_ceiling)
+        super().__init__(configured, host=app, time_budget=time_budget, max_priority=max_priority, wait_ceiling=ceiling)
         if app is None or isinstance(app, type) or not isinstance(app, Host):
             raise InvalidArgument(f"an engine needs an App, or another host with load_graph and execute_task, not {app!r}")
         self._app: Host = app
-        self._workers = check_workers(workers)
-        self._threads = check_threads(threads)
-        self._grace = at_least(grace, "grace", 0)
+        self._workers: int = check_setting("workers", workers)
+        self._threads: int = check_setting("threads", threads)
+        self._grace: float = check_setting("grace", grace)
         self._migrates = check_flag(migrates, "migrates")
         self._terms = Terms(
-            engine_id=secrets.randbelow(ENGINE_IDS) + 1 if engine_id is None else check_engine_id(engine_id),
-            life=at_least(session_seconds, "session_seconds", SESSION_SECONDS_MIN),
-            sweep_every=at_least(sweep_seconds, "sweep_seconds", SESSION_SECONDS_MIN),
-            by_session=check_takeover(takeover) == "session",
+            engine_id=check_setting("engine_id", engine_id) or secrets.randbelow(ENGINE_IDS) + 1,
+            life=check_setting("session_seconds", session_seconds),
+            sweep_every=check_setting("sweep_seconds", sweep_seconds),
+            by_session=check_setting("takeover", takeover) == "session",
         )
-        expiration = check_expiration(flow_expiration)
+        expiration = check_setting("flow_expiration", flow_expiration)
         self._keeps = Keeps(
-            retention_days=check_days(retention_days), flow_expiration_ms=None if expiration is None else int(expiration * 1000)
+            retention_days=check_setting("retention_days", retention_days),
+            flow_expiration_ms=None if expiration is None else int(expiration * 1000),
         )
         self._embedded: dict[int, EmbeddedShard] = {}
         self._stack = AsyncExitStack()
@@ -136,7 +130,7 @@ class Engine(Client):
 
     @time_budget.setter
     def time_budget(self, value: Duration) -> None:
-        self._time_budget_ms = round(check_budget(value) * 1000)
+        self._time_budget_ms = round(check_setting("time_budget", value) * 1000)
 
     # ---- its life ----
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,30 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.row("G36")
+def test_a_replica_that_is_left_alone_takes_over_all_work(dsn: str, notes: Path, tmp_path: Path) -> None:
+    """Two of three are killed whole, in the middle of their tasks."""
+
+    async def work() -> None:
+        logs = [tmp_path / name for name in "abc"]
+        for place in logs:
+            place.mkdir()
+        with ExitStack() as stack:
+            trees = [stack.enter_context(Tree(dsn, place, executors=1, workers=8, session_seconds=2)) for place in logs]
+            async with await connected(dsn) as client:
+                await until(lambda: all(len(tree.logged("is ready")) == 2 for tree in trees), "all are up")
+                keys = await client.create_many([("held", {"notes": str(notes)})] * 24)
+                await until(lambda: len(runs(notes, "began")) == 24, "every replica is full")
+                for tree in trees[:2]:
+                    for pid in (tree.process.pid, *tree.pids("dispatcher"), *tree.pids("executor")):
+                        os.kill(pid, signal.SIGKILL)
+                (notes / "go").touch()
+                assert {(await client.wait(key, 100)).status for key in keys} == {Status.COMPLETED}
+        assert broken(dsn) == []
+
+    play(work)
 
 
 def test_executors_come_and_go_by_signals(dsn: str, notes: Path, tmp_path: Path) -> None:
