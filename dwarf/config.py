@@ -44,6 +44,7 @@ OTHERS_BEGIN = ("DWARF_PG_BIN_", "DWARF_TEST_")
 _link = re.compile(r"DWARF_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)")
 _link_to = re.compile(r"(?:tcp|udp|sctp)://")
 _connection = re.compile("://|=")  # in no value that may be shown, and in all connection strings
+_quoted = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""")  # single characters and keys, in what the reader of TOML says
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,8 +66,8 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __repr__(self) -> str:
         return f"Auth({self.mode!r})"
 
-    def __rich_repr__(self) -> Iterator[object]:
-        yield self.mode
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("mode", self.mode)]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,9 +95,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __repr__(self) -> str:
         return f"Config({self.app!r}, {len(self.shards)} shards)"
 
-    def __rich_repr__(self) -> Iterator[object]:
-        yield self.app
-        yield f"{len(self.shards)} shards"
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("app", self.app), ("shards", len(self.shards))]
 
 
 def load(path: Path | str | None = None, *, environ: Mapping[str, str], flags: Mapping[str, Any], needs_app: bool = True) -> Config:
@@ -141,13 +141,17 @@ def _file(path: Path | str | None) -> _Values:
             return {}
         raise InvalidArgument(f"{chosen} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or a number without end
-        raise InvalidArgument(f"{chosen} is no TOML: {error}") from None
+        raise InvalidArgument(f"{chosen} is no TOML: {_quoted.sub(_quote, str(error))}") from None
     where = f"{chosen}: "
     values: _Values = {}
     for name, value in _flat(document, where):
         check_known(name, KNOWN, "setting", where=where)
         values[name] = _told(where, name, value, read=_from_file)
     return values
+
+
+def _quote(found: re.Match[str]) -> str:
+    return "a text that is no name" if len(found[2]) > 1 and _connection.search(found[2]) else found[0]
 
 
 def _flat(document: dict[str, Any], where: str) -> Iterator[tuple[str, object]]:
@@ -199,11 +203,15 @@ def _told(where: str, name: str, value: object, *, read: Callable[[str, Any], An
     try:
         return _Told(where, read(name, value))
     except InvalidArgument as error:
-        text = str(error)
-        for each in _texts(value):
-            if name == "auth.secret" or _connection.search(each):
-                text = text.replace(shown(each), "not shown here")
-        raise InvalidArgument(where + text) from None
+        raise InvalidArgument(where + _hiding(str(error), value, is_secret=name == "auth.secret")) from None
+
+
+def _hiding(text: str, value: object, *, is_secret: bool = False) -> str:
+    """Return an error's text without those texts of a value that may be connection strings."""
+    for each in _texts(value):
+        if is_secret or _connection.search(each):
+            text = text.replace(shown(each), "not shown here")
+    return text
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -258,7 +266,10 @@ def _shard(read: object, what: str) -> Shard:
         check_known(name, Shard.__struct_fields__, "setting of a shard", where=f"{what}: ")
     if not {"index", "dsn"} <= read.keys():
         raise InvalidArgument(f"{what} must have an index and a dsn")
-    return Shard(**read)
+    try:
+        return Shard(**read)
+    except InvalidArgument as error:
+        raise InvalidArgument(_hiding(str(error), read)) from None
 
 
 def _app(value: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import ClassVar
 
 from dwarf.flow import Flag
 
@@ -40,9 +41,13 @@ class LoopFlag(Flag):
 
 
 class ThreadFlag(Flag):
-    """For tasks in a thread: `flow.cancelled.wait(timeout)`, as on a `threading.Event`."""
+    """For tasks in a thread: `flow.cancelled.wait(timeout)`, as on a `threading.Event`.
+
+    Whether the task watches it makes no difference: a thread cannot be stopped, and what is done for it afterwards may be.
+    """
 
     __slots__ = ("_event",)
+    is_watched: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

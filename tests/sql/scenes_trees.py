@@ -247,11 +247,11 @@ def answered_and_running(stage: Stage) -> Scene:
 
 
 def expanding_and_due(stage: Stage) -> Scene:
-    """Two of five branches exist, the row that makes the others is due, and a branch arrives."""
+    """Two of five branches exist, the row that makes the others is due, a branch has run and arrives, the other one runs."""
     stage.create("fan", {"xs": [1, 2, 3, 4, 5]})
     stage.play("J", "W")
-    first = stage.entries("B", stage.rows("W")[:1])
-    return scene(stage, {"arrive": stage.record("B", first, minutes=2), "claim": claim(stage, "A", minutes=1)})
+    first, _ = stage.entries("B", stage.rows("W"))
+    return scene(stage, {"arrive": stage.record("B", [first], minutes=2), "claim": claim(stage, "A", minutes=1)})
 
 
 def expanding_and_arrived(stage: Stage) -> Scene:
@@ -504,8 +504,7 @@ def children_of_every_kind(stage: Stage) -> Scene:
     starting, resumed = stage.rows("P")
     acts = {
         "close": stage.record("A", stage.entries("A", stage.rows("D"))),
-        "park": stage.record("B", stage.entries("B", [starting]), minutes=2),
-        "arrive": stage.record("B", stage.entries("B", [resumed]), minutes=2),
+        "park and arrive": stage.record("B", stage.entries("B", [starting, resumed]), minutes=2),
         "resume": resume(stage),
     }
     return scene(stage, acts)
