@@ -6,6 +6,7 @@ A connection string may hold a password, so no error and no `repr` shows it. Not
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -45,6 +46,10 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         cordoned = ", cordoned" if self.cordoned else ""
         return f"Shard({self.index}, dsn=…, weight={self.weight}{cordoned}, max_connections={self.max_connections})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show no dsn where `rich` shows it either."""
+        return [("index", self.index), ("weight", self.weight), ("cordoned", self.cordoned), ("max_connections", self.max_connections)]
 
 
 def _check_dsn(dsn: object, what: str) -> None:

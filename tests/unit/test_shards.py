@@ -98,3 +98,8 @@ def test_shard_info_fields() -> None:
     down = ShardInfo(index=2, status="down", error="connection refused")
     assert (down.latency_ms, down.flows_open) == (None, 0)
     assert list(msgspec.json.decode(msgspec.json.encode(down)))[:4] == ["index", "status", "latencyMs", "flowsOpen"]
+
+
+def test_no_way_of_showing_a_shard_shows_its_dsn() -> None:
+    shard = Shard(1, "host=db password=hunter2")
+    assert "hunter2" not in repr(shard) + str(shard) + str(shard.__rich_repr__())
