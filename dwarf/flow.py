@@ -167,7 +167,7 @@ class Flow(TypedReads):
         self._calls = 0
         self._answered: Any = None
         self._client: Any = None
-        self._make_client: Callable[[], Any] | None = None
+        self._make_client: Callable[[Flow], Any] | None = None
         self.cancelled: Any = Flag()
         self.resources: Any = None
 
@@ -416,11 +416,11 @@ class Flow(TypedReads):
         if self._client is None:
             if self._make_client is None:
                 raise DwarfError("flow.client: no engine runs this task")
-            self._client = self._make_client()
+            self._client = self._make_client(self)
         return self._client
 
-    def bind_client(self, make: Callable[[], Any]) -> None:
-        """Give the run its client, made when it is first asked for; done by the executor."""
+    def bind_client(self, make: Callable[[Flow], Any]) -> None:
+        """Give the run its client, made for it when it is first asked for; done by the executor."""
         self._make_client = make
 
     def __repr__(self) -> str:

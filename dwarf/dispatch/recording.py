@@ -100,13 +100,18 @@ class Lane:
         self.put(held)
 
     def _next(self) -> list[Held]:
-        batch: list[Held] = []
+        """Return the next batch. One row is in it once: where a verb has taken a row away and it was claimed anew, two records of it
+        may wait, and what became of a batch is told by row."""
+        batch: dict[tuple[int, int], Held] = {}
         bytes_left = BATCH_BYTES_MAX
         while self._pending and len(batch) < BATCH_RECORDS_MAX and bytes_left > 0:
-            held = self._pending.popleft()
+            held = self._pending[0]
+            place = held.ticket, 0
+            if place in batch:
+                break
+            batch[place] = self._pending.popleft()
             bytes_left -= _size(held.record)
-            batch.append(held)
-        return batch
+        return list(batch.values())
 
     async def _record(self, batch: list[Held]) -> None:
         """Record a batch, whatever it takes: what was reported is not lost but by the end of this process."""

@@ -74,7 +74,8 @@ class Executor:
         make_client: MakeClient | None = None,
     ) -> None:
         self._host, self._channel, self._shard = host, channel, shard
-        self._slots, self._resources, self._make_client = slots, resources, make_client
+        self._slots, self._resources = slots, resources
+        self._make_client = None if make_client is None else (lambda flow: make_client(flow, False), lambda flow: make_client(flow, True))
         self._task_for: Callable[[str], TaskFunction | None] = getattr(host, "task_for", lambda url: None)
         self._threads = ThreadPoolExecutor(min(threads, slots) or 1, thread_name_prefix="dwarf-task")
         self._threads_free = min(threads, slots) or 1
@@ -188,8 +189,7 @@ class Executor:
         flow.resources = self._resources
         flow.cancelled = ThreadFlag() if is_sync else LoopFlag()
         if self._make_client is not None:
-            make = self._make_client
-            flow.bind_client(lambda: make(flow, is_sync))
+            flow.bind_client(self._make_client[is_sync])  # a function of the flow: one that knew it would keep it alive, and itself
         run.flow = flow
         run.started = True
         run.timer = self._loop.call_later(run.budget, self._expire, run)

@@ -47,7 +47,6 @@ class ThreadFlag(Flag):
     """
 
     __slots__ = ("_event",)
-    is_watched: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 -- Deliver a cancellation to every step in progress of a tree: each is to take its onError edge, or to end cancelled (todo 3).
 -- True, or false when the root is not open. All rows of the tree are locked first; what each becomes is then judged as the
 -- last record left it.
---   a step in progress, also asleep, waiting for an answer, or a fan-in whose cohort is complete    -> deliver
+--   a step in progress, also asleep, waiting for an answer, or a fan-in whose cohort is complete    -> deliver; of its past only
+--                                   the child that it has called stays, for the history
 --   a row that still expands     -> no further branches; resolve at once when all that exist have arrived
 --   a joining row, a caller whose child runs, a row that resolves     -> as it was
 create function dwarf.cancel_v1(p_root bigint, p_reason text, p_now timestamptz default null, p_actor text default null)
@@ -28,12 +29,15 @@ begin
     select a.*
     , a.todo = 4 as expands
     , a.status in (1, 2, 4) and a.todo not in (2, 4) as delivers
-    from tree t join dwarf.active a on a.flow_id = t.flow_id
+    , coalesce(p.kind = 2, false) as has_called
+    from tree t
+    join dwarf.active a on a.flow_id = t.flow_id
+    left join dwarf.parks p on p.flow_id = a.flow_id and p.branch = a.branch
   ), g as (
     insert into dwarf.signals(session, flow_id, branch, seq, lease, kind)
     select o.owner, o.flow_id, o.branch, o.seq, o.lease, 1 from o where o.owner is not null and (o.expands or o.delivers)
   ), k as (
-    delete from dwarf.parks p using o where o.delivers and p.flow_id = o.flow_id and p.branch = o.branch
+    delete from dwarf.parks p using o where o.delivers and not o.has_called and p.flow_id = o.flow_id and p.branch = o.branch
   )
   update dwarf.active a set
     lease = a.lease + case when o.expands or o.delivers then 1 else 0 end
@@ -48,7 +52,7 @@ begin
       else a.claimable
     end
   , wake_at = case when o.delivers or o.expands then null else a.wake_at end
-  , parked = case when o.delivers then false else a.parked end
+  , parked = case when o.delivers then o.has_called else a.parked end
   from o
   where a.flow_id = o.flow_id and a.branch = o.branch;
   perform dwarf.audit_v1('cancel', p_root, p_actor, p_now => v_now);

@@ -22,12 +22,13 @@ create type dwarf.listed as (
 , is_child boolean
 );
 
--- Whether a flow passes the filters that name it; null filters nothing, texts compare exactly. p_search is lower case already.
+-- Whether a flow passes the filters that name it; null filters nothing, texts compare exactly. p_search is lower case already. Not
+-- immutable, since concat_ws is not: a function that says more than is true of its body is called once a row instead of inlined.
 create function dwarf.is_listed_v1(
   p_workflow text, p_wanted_workflow text, p_fairness_key text, p_wanted_fairness_key text, p_priority smallint, p_wanted_priority smallint
 , p_tenant text, p_wanted_tenant text, p_search text, p_name text, p_task text, p_error text, p_reason text
 ) returns boolean
-language sql immutable parallel safe
+language sql stable parallel safe
 return (p_wanted_workflow is null or p_workflow = p_wanted_workflow)
   and (p_wanted_fairness_key is null or p_fairness_key = p_wanted_fairness_key)
   and (p_wanted_priority is null or p_priority = p_wanted_priority)
@@ -270,6 +271,7 @@ create function dwarf.stopped_v1(
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
@@ -290,14 +292,14 @@ begin
     and (p_older_than is null or r.moved_at < p_older_than)
     and (p_newer_than is null or r.moved_at >= p_newer_than)
     and dwarf.is_listed_v1(r.workflow, p_workflow, r.fairness_key, p_fairness_key, r.priority, p_priority, r.tenant, p_tenant, p_search
-    , g.name, r.task, r.error, r.reason) as fits
+    , g.name, r.task, r.error, r.reason)
+    and not exists (select from dwarf.doomed d where d.flow_id = r.id) as fits
     from (
       (
         select f.flow_id as id, null::timestamptz as parked_at, f.status, f.thread_id, f.task, f.ended_at as moved_at, f.workflow
         , f.fairness_key, f.priority, f.tenant, f.error, f.reason, f.graph_id
         from dwarf.flows f
         where p_status is distinct from 4 and f.flow_id > p_after and f.root_id = f.flow_id
-        and not exists (select from dwarf.doomed d where d.flow_id = f.flow_id)
         order by f.flow_id limit p_scan
       )
       union all
@@ -310,7 +312,7 @@ begin
           group by x.root_id
           order by x.root_id limit p_scan
         ) p
-        join dwarf.live l on l.flow_id = p.root_id
+        cross join lateral (select x.* from dwarf.live x where x.flow_id = p.root_id offset 0) l
         cross join lateral (
           select max(x.task) filter (where x.branch = 0 and x.size is null) as task
           , max(greatest(x.created_at, x.started_at)) as updated_at
@@ -318,7 +320,7 @@ begin
         ) a
       )
     ) r
-    join dwarf.graphs g on g.graph_id = r.graph_id
+    cross join lateral (select x.name from dwarf.graphs x where x.graph_id = r.graph_id offset 0) g
     order by r.id
     limit p_scan
   loop

@@ -29,7 +29,7 @@ GRAPHS = {
     "calls": "S-*urls->P->J S-e->HS->END P-e->HP->J J⊕ J->C->END J-e->HJ->END C-e->HJ",
     "deep": "Q->C->END Q-e->H->END C-e->H",
     "bare": "A->W->C->END",
-    "bare_fan": "S-*xs->P->J J⊕ J->C->END",
+    "bare_fan": "S-*urls->P->J J⊕ J->C->END",
 }
 CALLED = ("line", "ask", "fan", "bare", "retry")
 STATE = {"xs": [1, 2, 3], "wide": list(range(11)), "urls": list(CALLED), "depth": 3}

@@ -765,7 +765,7 @@ def test_cancelled_resources_and_client() -> None:
     assert flow.resources is None
     with pytest.raises(DwarfError, match="no engine"):
         flow.client  # noqa: B018
-    flow.bind_client(lambda: "client")
+    flow.bind_client(lambda _: "client")
     assert flow.client == "client"
 
 

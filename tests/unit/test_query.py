@@ -279,7 +279,9 @@ def test_purges() -> None:
     assert checked.limit == 4096
     assert Query(limit=4096).check_purge().limit == 4096
     for status in Status:
-        assert Query().check_purge().matches(msgspec.structs.replace(OPEN, status=status)) is status.stopped
+        flow = msgspec.structs.replace(OPEN, status=status)
+        assert Query().check_purge().matches(flow) is status.closed
+        assert Query(status=status).check_purge().matches(flow) is status.stopped
     for query, match in (
         (Query(include_subgraphs=True), "include_subgraphs"),
         (Query(cursor="abc"), "cursor"),
