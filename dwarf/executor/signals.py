@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import ClassVar
 
 from dwarf.flow import Flag
 
