@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import ClassVar
 
 from dwarf.flow import Flag
 
@@ -46,6 +47,7 @@ class ThreadFlag(Flag):
     """
 
     __slots__ = ("_event",)
+    is_watched: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,4 +29,13 @@ comment on column dwarf.forks.origin_root_id is 'The root of the origin.';
 comment on column dwarf.forks.created_at is 'When the fork was made.';
 comment on column dwarf.forks.overrides is 'What was put in the place of fields of the step''s input, null for one taken away.';
 
+-- As other documents are, where the server was built with it.
+do $$
+begin
+  if 'lz4' = any (select unnest(s.enumvals) from pg_catalog.pg_settings s where s.name = 'default_toast_compression') then
+    alter table dwarf.forks alter column overrides set compression lz4;
+  end if;
+end
+$$;
+
 -- include functions/fork_v1.sql
