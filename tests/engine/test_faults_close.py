@@ -180,7 +180,7 @@ def test_a_create_that_is_under_way_when_it_closes_is_answered(monkeypatch: pyte
             await closing
             made = await asyncio.wait_for(asyncio.gather(*creates, return_exceptions=True), 10)
             if is_answered:
-                assert all(isinstance(each, str) for each in made[:2]), made
+                assert isinstance(made[0], str), made  # it was sent; the others may not have been
                 assert owned(dsn) == 0
             else:
                 assert not isinstance(made[0], Unreached), "it was sent, and must not be tried elsewhere"
